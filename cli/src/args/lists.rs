@@ -46,9 +46,13 @@ pub struct ListAdditions {
         value_name = "spread=node.labels.KEY"
     )]
     pub prefer: Vec<PlacementPreference>,
-    /// Publish a port or a range on the nodes that run tasks [host port: automatic, protocol: tcp]
+    /// Publish a port or a range on every node, with mode=host on those that run tasks [host port: automatic,
+    /// protocol: tcp]
     #[arg(long, short, value_name = "[[IP:]HOST:]CONTAINER[/PROTOCOL]", value_parser = value::publish)]
     pub publish: Vec<PortList>,
+    /// Open ports in ingress mode only on nodes that match, in the form of --constraint, instead of on every node
+    #[arg(long, value_name = "TEST")]
+    pub publish_on: Vec<Constraint>,
     /// Connect to a network, instead of to the network default; or to the network of the node (host), or to none
     #[arg(long, value_name = "NAME[,alias=NAME]|host|none")]
     pub network: Vec<NetworkChoice>,
@@ -156,7 +160,7 @@ impl FromArgMatches for MountArgs {
 
 /// Names of the flags of [`ListAdditions`] in an update; the names of a create are accepted as well. The others keep
 /// their name: `--env-file` adds in any case, `--cap-add` and `--cap-drop` contain the direction.
-const UPDATE_FLAG_NAMES: [(&str, &str); 23] = [
+const UPDATE_FLAG_NAMES: [(&str, &str); 24] = [
     ("alias", "alias-add"),
     ("bind", "bind-add"),
     ("config", "config-add"),
@@ -174,6 +178,7 @@ const UPDATE_FLAG_NAMES: [(&str, &str); 23] = [
     ("network", "network-add"),
     ("prefer", "prefer-add"),
     ("publish", "publish-add"),
+    ("publish-on", "publish-on-add"),
     ("secret", "secret-add"),
     ("sysctl", "sysctl-add"),
     ("tmpfs", "tmpfs-add"),
@@ -239,6 +244,9 @@ pub struct ListRemovals {
     /// Unpublish a port, by its full mapping or its host port
     #[arg(long, value_name = "HOST|[IP:]HOST:CONTAINER", value_parser = value::unpublish)]
     pub publish_rm: Vec<PortRemoval>,
+    /// Remove a test of the nodes that open ports in ingress mode; without any, every node opens them
+    #[arg(long, value_name = "TEST")]
+    pub publish_on_rm: Vec<Constraint>,
     /// Disconnect from a network
     #[arg(long, value_name = "NAME")]
     pub network_rm: Vec<NetworkName>,

@@ -80,3 +80,54 @@ fn last_network_is_not_removed_from_a_service() {
     person.ok(&["service", "update", "web", "--network-add=default"]);
     assert_eq!(json(&person, &["service", "inspect", "web"])["spec"]["task"]["network"], Value::Null);
 }
+
+#[test]
+fn ports_that_lead_only_to_own_tasks_are_named() {
+    let person = CliUser::new();
+    let create = |name: &str, port: &str| {
+        person.warren(&["service", "create", name, "--image=runs", "--publish", port]).stderr
+    };
+    assert!(!create("a", "80:80").contains("warning"), "there is a tunnel");
+    person.ok(&["cluster", "update", "--data-plane=routes"]);
+    assert!(!create("b", "81:80,mode=host").contains("warning"));
+    let warning = |ports: &str, name: &str| {
+        format!(
+            "warning: with the data plane routes, a node leads {ports} only to tasks of {name} on the node itself, \
+             and refuses connections while it has none\n"
+        )
+    };
+    let created = create("c", "82:80");
+    assert!(created.contains(&warning("82->80/tcp", "c")), "{created}");
+    let update = |more: &[&str]| person.warren(&[&["service", "update", "c"], more].concat()).stderr;
+    assert!(!update(&["--image=runs:2"]).contains("warning"));
+    let updated = update(&["--publish-add=83:80/udp"]);
+    assert!(updated.contains(&warning("82->80/tcp, 83->80/udp", "c")), "{updated}");
+}
+
+#[test]
+fn nodes_that_open_ports_are_selected_like_those_for_tasks() {
+    let person = CliUser::new();
+    let create =
+        |more: &[&str]| person.fails(2, &[&["service", "create", "a", "--image=runs"], more].concat());
+    let tests = ["--publish-on=node.labels.edge == true"];
+    for more in [&tests[..], &[tests[0], "--publish=80:80,mode=host"]] {
+        let refused = create(more);
+        assert!(
+            refused.contains("spec.publishOn: selects the nodes that open ports of mode=ingress"),
+            "{refused}"
+        );
+    }
+    let malformed = create(&["--publish=80:80", "--publish-on=edge"]);
+    assert!(malformed.contains("\"edge\" is not a constraint: expected KEY == VALUE"), "{malformed}");
+
+    person.ok(&["service", "create", "web", "--image=runs", "--publish=80:80", tests[0]]);
+    let selected = || json(&person, &["service", "inspect", "web"])["spec"]["publishOn"].clone();
+    assert_eq!(selected(), json!(["node.labels.edge == true"]));
+    person.ok(&["service", "update", "web", "--publish-on-add=node.name != n3"]);
+    assert_eq!(selected(), json!(["node.labels.edge == true", "node.name != n3"]));
+    let left = person.fails(2, &["service", "update", "web", "--publish-rm=80"]);
+    assert!(left.contains("spec.publishOn"), "{left}");
+    let both = ["--publish-on-rm=node.labels.edge==true", "--publish-on-rm=node.name != n3"];
+    person.ok(&[&["service", "update", "web"], &both[..]].concat());
+    assert_eq!(selected(), Value::Null);
+}

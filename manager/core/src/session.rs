@@ -2,6 +2,7 @@
 //! reports are replicated.
 
 mod change_log;
+mod entry_nodes;
 mod missed_entries;
 mod network_history;
 mod report_filter;

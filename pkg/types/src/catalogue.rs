@@ -65,6 +65,10 @@ pub struct CatalogueService {
     /// The ports of its containers that are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<ServicePort>,
+    /// In the catalogue of [`INGRESS_NETWORK`](crate::INGRESS_NETWORK): the numbers of the nodes that open its ports;
+    /// `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_nodes: Option<BTreeSet<u16>>,
     /// Its tasks, in order of slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
@@ -81,7 +85,7 @@ pub struct ServicePort {
     /// Its name in SRV records, beside its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<PortName>,
-    /// In the catalogue of [`INGRESS_NETWORK`](crate::INGRESS_NETWORK): the port of every node that leads to it.
+    /// In the catalogue of [`INGRESS_NETWORK`](crate::INGRESS_NETWORK): the port of nodes that leads to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<NonZeroU16>,
     /// [`PublishedPort::prefer_local`](crate::PublishedPort::prefer_local).

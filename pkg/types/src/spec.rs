@@ -3,6 +3,7 @@
 
 mod check;
 mod health;
+mod ingress;
 mod network;
 mod on_disconnect;
 mod placement;
@@ -94,6 +95,10 @@ pub struct ServiceSpec {
     /// What its name resolves to. It does not shape tasks, so it is not part of a revision.
     #[serde(default, skip_serializing_if = "check::is_default")]
     pub endpoint_mode: EndpointMode,
+    /// The nodes that open its ports in ingress mode: those that satisfy all of them. It does not shape tasks, so it is
+    /// not part of a revision.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub publish_on: Vec<Constraint>,
     /// How an update replaces tasks.
     #[serde(default, skip_serializing_if = "UpdatePolicy::is_default")]
     pub update: UpdatePolicy,
@@ -187,7 +192,7 @@ impl std::str::FromStr for Protocol {
 pub enum PublishMode {
     /// Each node that runs tasks of the service; new connections are spread over that node's tasks.
     Host,
-    /// Every node; new connections are spread over all tasks of the service.
+    /// Every node, or those of [`ServiceSpec::publish_on`]; new connections are spread over all tasks of the service.
     Ingress,
 }
 
@@ -199,7 +204,7 @@ impl PublishMode {
 }
 
 impl PublishedPort {
-    /// Whether every node opens the port.
+    /// Whether also nodes without tasks of the service open the port.
     pub fn is_ingress(&self) -> bool {
         self.mode == PublishMode::Ingress
     }
@@ -243,6 +248,7 @@ impl ServiceSpec {
             placement: Placement::default(),
             replace_after: Duration::ZERO,
             endpoint_mode: EndpointMode::default(),
+            publish_on: Vec::new(),
             update: UpdatePolicy::default(),
             rollback: UpdatePolicy::default(),
         }
@@ -272,6 +278,7 @@ impl ServiceSpec {
         wrong.nest("task", self.task.validate());
         wrong.nest("task", templates::validate(&self.task, &self.labels));
         self.validate_ports(&mut wrong);
+        self.validate_publish_on(&mut wrong);
         wrong.nest("placement", self.placement.validate());
         if self.replace_after > MAX_DISCONNECT_TIME {
             wrong.add("replaceAfter", "is longer than 30 days");
@@ -428,13 +435,6 @@ mod tests {
         check(|s| s.task.command = Some(vec![]), &["task.command"]);
         check(|s| s.task.args = Some(vec!["a\0".into()]), &["task.args"]);
         check(|s| s.ports = vec![port(None, 0)], &[]);
-        let ingress = |host_ip| PublishedPort { mode: PublishMode::Ingress, ..port(host_ip, 80) };
-        check(|s| s.ports = vec![ingress(None)], &[]);
-        check(|s| s.ports = vec![ingress(Some(Ipv4Addr::LOCALHOST))], &["ports[0].hostIp"]);
-        let options = PublishedPort { prefer_local: true, client_affinity: true, ..ingress(None) };
-        check(|s| s.ports = vec![options], &[]);
-        let in_host_mode = PublishedPort { mode: PublishMode::Host, ..options };
-        check(|s| s.ports = vec![in_host_mode], &["ports[0].preferLocal", "ports[0].clientAffinity"]);
         check(|s| s.ports = vec![port(None, 0), port(None, 0)], &["ports[1].hostPort"]);
         let var = |name: &str| EnvVar { name: name.into(), value: "v".into() };
         check(

@@ -184,6 +184,7 @@ pub fn catalogues(number: u8) -> impl Strategy<Value = Catalogue> {
                 mode,
                 virtual_address: bool::then(has_address, &mut next),
                 ports: ports.map(port).collect(),
+                entry_nodes: None,
                 endpoints: endpoints
                     .into_iter()
                     .map(|(slot, ready)| Endpoint { slot, address: next(), ready })
@@ -374,7 +375,8 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let toleration = "[*]|[a-c](=[xy]?)?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
         .prop_map(|text| text.parse().unwrap());
     let preferences = select(vec![vec![], vec!["zone"], vec!["zone", "rack"]]);
-    let rules = (vec(constraint, 0..3), vec(toleration, 0..3), preferences);
+    let rules = (vec(constraint.clone(), 0..3), vec(toleration, 0..3), preferences);
+    let ports = (ports, vec(constraint, 0..3));
     let placed = (rules, option::of(1..=u32::MAX), later, select(EndpointMode::ALL.to_vec()));
     let policies = (update_policies(), update_policies());
     (name, labels(), mode, task_specs(), ports, placed, policies).prop_map(
@@ -383,11 +385,13 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             labels,
             mode,
             task,
-            ports,
+            (ports, publish_on),
             ((constraints, tolerations, preferences), most, later, endpoint_mode),
             (mut update, mut rollback),
         )| {
-            let ports = if task.network.has_address() { ports } else { Vec::new() };
+            let ports: Vec<PublishedPort> = if task.network.has_address() { ports } else { Vec::new() };
+            let has_ingress = ports.iter().any(PublishedPort::is_ingress);
+            let publish_on = if has_ingress { publish_on } else { Vec::new() };
             if task.writes_to_volumes() {
                 (update.order, rollback.order) = (None, None);
             }
@@ -409,6 +413,7 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
                 placement,
                 replace_after,
                 endpoint_mode,
+                publish_on,
                 update,
                 rollback,
             }

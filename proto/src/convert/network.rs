@@ -1,6 +1,6 @@
 //! What nodes are told about the cluster's network. Its parts are encoded apart, so that all sessions share the bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::num::NonZeroU16;
 
@@ -54,21 +54,28 @@ impl WireForm<v1::CatalogueEndpoint> for Endpoint {
 
 /// Without its endpoints.
 fn settings_to_wire(service: &CatalogueService) -> v1::CatalogueServiceSettings {
-    let CatalogueService { aliases, mode, virtual_address, ports, endpoints: _ } = service;
+    let CatalogueService { aliases, mode, virtual_address, ports, entry_nodes, endpoints: _ } = service;
     v1::CatalogueServiceSettings {
         aliases: aliases.to_wire(),
         mode: mode.to_wire(),
         virtual_address: virtual_address.map_or(0, Into::into),
         ports: ports.to_wire(),
+        entry_nodes: entry_nodes
+            .as_ref()
+            .map(|nodes| v1::NodeNumbers { numbers: nodes.iter().map(|number| (*number).into()).collect() }),
     }
 }
 
 fn settings_from_wire(wire: v1::CatalogueServiceSettings) -> Result<CatalogueService, Violations> {
-    let v1::CatalogueServiceSettings { aliases, mode, virtual_address, ports } = wire;
+    let v1::CatalogueServiceSettings { aliases, mode, virtual_address, ports, entry_nodes } = wire;
     let mut fields = FieldReader::default();
     let aliases = field(&mut fields, "aliases", WireForm::from_wire(aliases));
     let mode = field(&mut fields, "mode", WireForm::from_wire(mode));
     let ports = field(&mut fields, "ports", WireForm::from_wire(ports));
+    // A number that no node can have is none's.
+    let numbers = |nodes: v1::NodeNumbers| -> BTreeSet<u16> {
+        nodes.numbers.into_iter().filter_map(|number| number.try_into().ok()).collect()
+    };
     let virtual_address = (virtual_address != 0).then(|| Ipv4Addr::from(virtual_address));
     let built = || {
         Some(CatalogueService {
@@ -76,6 +83,7 @@ fn settings_from_wire(wire: v1::CatalogueServiceSettings) -> Result<CatalogueSer
             mode: mode?,
             virtual_address,
             ports: ports?,
+            entry_nodes: entry_nodes.map(numbers),
             endpoints: Vec::new(),
         })
     };

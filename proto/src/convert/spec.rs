@@ -35,6 +35,7 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
     let ports = fields.list("ports", wire.ports);
     let placement = fields.nest("placement", wire.placement.unwrap_or_default().try_into());
     let endpoint_mode = field(&mut fields, "endpoint_mode", WireForm::from_wire(wire.endpoint_mode));
+    let publish_on = field(&mut fields, "publishOn", WireForm::from_wire(wire.publish_on));
     let labels = wire.labels;
     let replace_after = Duration::from_millis(wire.replace_after_ms);
     let update = fields.nest("update", wire.update.unwrap_or_default().try_into());
@@ -42,6 +43,7 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
     let built = || {
         let (name, mode, task, ports, placement) = (name?, mode?, task?, ports?, placement?);
         let (update, rollback, endpoint_mode) = (update?, rollback?, endpoint_mode?);
+        let publish_on = publish_on?;
         Some(ServiceSpec {
             name,
             labels,
@@ -51,6 +53,7 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
             placement,
             replace_after,
             endpoint_mode,
+            publish_on,
             update,
             rollback,
         })
@@ -69,6 +72,7 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
             placement,
             replace_after,
             endpoint_mode,
+            publish_on,
             update,
             rollback,
         } = spec;
@@ -87,6 +91,7 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
             mode: Some(mode),
             replace_after_ms: millis(*replace_after),
             endpoint_mode: endpoint_mode.to_wire(),
+            publish_on: publish_on.to_wire(),
             update: (!update.is_default()).then(|| update.into()),
             rollback: (!rollback.is_default()).then(|| rollback.into()),
         }
@@ -167,6 +172,8 @@ mod tests {
         check(|s| s.ports[0].mode = 0, &["ports[0].mode"]);
         check(|s| s.ports[0].mode = 7, &["ports[0].mode"]);
         check(|s| s.replace_after_ms = u64::MAX, &["replaceAfter"]);
+        check(|s| s.publish_on = vec!["node.id exists".into(), "edge".into()], &["publishOn[1]"]);
+        check(|s| s.publish_on = vec!["node.id exists".into()], &["publishOn"]);
         let alone = |time| move |s: &mut v1::ServiceSpec| s.task.as_mut().unwrap().stop_after_ms = time;
         check(alone(Some(0)), &["task.onDisconnect.stopAfter"]);
         check(alone(Some(u64::MAX)), &["task.onDisconnect.stopAfter"]);

@@ -58,6 +58,7 @@ fn catalogue(number: u8) -> Catalogue {
                 prefer_local: false,
                 client_affinity: false,
             }],
+            entry_nodes: None,
             endpoints: (1..=40)
                 .map(|slot| Endpoint { slot, address: address(), ready: slot % 5 > 0 })
                 .collect(),

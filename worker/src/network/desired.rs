@@ -196,15 +196,23 @@ pub(crate) fn cluster_network(view: &NetworkView, own: u16) -> ClusterNetwork {
         peers: peers.collect(),
         networks: networks.collect(),
         services: services.filter_map(backends).collect::<BTreeMap<_, _>>(),
-        ingress: ingress.map(|catalogue| ingress_ports(catalogue)).unwrap_or_default(),
-        balancing: ingress.map(|catalogue| balancing(catalogue)).unwrap_or_default(),
+        ingress: ingress.map(|catalogue| ingress_ports(catalogue, own)).unwrap_or_default(),
+        balancing: ingress.map(|catalogue| balancing(catalogue, own)).unwrap_or_default(),
     }
 }
 
-/// The ports of every node, and where they lead.
-fn ingress_ports(catalogue: &Catalogue) -> BTreeMap<HostPort, BTreeSet<SocketAddrV4>> {
+/// The services whose ports the node with the number `own` opens.
+fn opened(catalogue: &Catalogue, own: u16) -> impl Iterator<Item = &CatalogueService> {
+    let is_entry = move |service: &&CatalogueService| {
+        service.entry_nodes.as_ref().is_none_or(|nodes| nodes.contains(&own))
+    };
+    catalogue.services.values().filter(is_entry)
+}
+
+/// The ports in ingress mode that the node opens, and where they lead.
+fn ingress_ports(catalogue: &Catalogue, own: u16) -> BTreeMap<HostPort, BTreeSet<SocketAddrV4>> {
     let mut ports = BTreeMap::new();
-    for service in catalogue.services.values() {
+    for service in opened(catalogue, own) {
         for ServicePort { port, protocol, published, .. } in &service.ports {
             let Some(published) = *published else { continue };
             let ready = service.endpoints.iter().filter(|endpoint| endpoint.ready);
@@ -215,9 +223,9 @@ fn ingress_ports(catalogue: &Catalogue) -> BTreeMap<HostPort, BTreeSet<SocketAdd
     ports
 }
 
-/// The ports of every node with options.
-fn balancing(catalogue: &Catalogue) -> BTreeMap<HostPort, Balancing> {
-    let ports = catalogue.services.values().flat_map(|service| &service.ports);
+/// Those of these ports with options.
+fn balancing(catalogue: &Catalogue, own: u16) -> BTreeMap<HostPort, Balancing> {
+    let ports = opened(catalogue, own).flat_map(|service| &service.ports);
     let with_options = ports.filter_map(|port| {
         let ServicePort { prefer_local, client_affinity, .. } = *port;
         let at = HostPort::new(None, port.published?, protocol_of(port.protocol));

@@ -294,6 +294,7 @@ impl SpecDraft {
             toleration,
             prefer,
             publish,
+            publish_on,
             network,
             alias,
             dns,
@@ -310,7 +311,7 @@ impl SpecDraft {
             cap_add,
             cap_drop,
         } = lists;
-        let ServiceSpec { labels, task, ports, placement, .. } = &mut self.spec;
+        let ServiceSpec { labels, task, ports, publish_on: entry_nodes, placement, .. } = &mut self.spec;
         pairs("spec.labels", labels, label, &mut self.violations);
         let container_labels = &mut task.container_labels;
         pairs("spec.task.containerLabels", container_labels, container_label, &mut self.violations);
@@ -322,6 +323,7 @@ impl SpecDraft {
         let publish: Vec<PublishedPort> = publish.iter().flat_map(|PortList(ports)| ports).copied().collect();
         let automatic = |port: &PublishedPort| (port.host_port == 0).then_some(port.container_port);
         merge(ports, &publish, |port| (port.host_ip, port.host_port, port.protocol, automatic(port)));
+        merge(entry_nodes, publish_on, compared_value);
         network::add(&mut task.network, network, alias, &mut self.violations);
         merge(&mut task.dns.servers, dns, Clone::clone);
         merge(&mut task.dns.searches, dns_search, Clone::clone);
@@ -359,6 +361,7 @@ impl SpecDraft {
             toleration_rm,
             prefer_rm,
             publish_rm,
+            publish_on_rm,
             network_rm,
             alias_rm,
             dns_rm,
@@ -375,7 +378,7 @@ impl SpecDraft {
             ulimit_rm,
             sysctl_rm,
         } = lists;
-        let ServiceSpec { labels, task, ports, placement, .. } = &mut self.spec;
+        let ServiceSpec { labels, task, ports, publish_on, placement, .. } = &mut self.spec;
         labels.retain(|key, _| !label_rm.contains(key));
         task.container_labels.retain(|key, _| !container_label_rm.contains(key));
         task.env.retain(|var| !env_rm.contains(&var.name));
@@ -383,6 +386,7 @@ impl SpecDraft {
         placement.tolerations.retain(|toleration| !toleration_rm.contains(toleration));
         placement.preferences.retain(|preference| !prefer_rm.contains(preference));
         ports.retain(|port| !publish_rm.iter().any(|unwanted| unwanted.matches(port)));
+        publish_on.retain(|constraint| !publish_on_rm.contains(constraint));
         network::remove(&mut task.network, network_rm, alias_rm);
         task.dns.servers.retain(|server| !dns_rm.contains(server));
         task.dns.searches.retain(|domain| !dns_search_rm.contains(domain));

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use warren_types::{
     AssignmentVersion, CatalogueChange, CatalogueService, CatalogueServiceChange, DesiredTaskState, Endpoint,
     INGRESS_NETWORK, INGRESS_NETWORK_NAME, INGRESS_NETWORK_NUMBER, Network, NetworkId, NetworkPeer,
-    NetworkUpdate, Node, NodeId, NodeStatus, PeersChange, PublishedPort, ServiceId, ServiceName, ServicePort,
-    Task, TaskId, TaskState, Timestamp,
+    NetworkUpdate, Node, NodeId, NodeStatus, PeersChange, PublishedPort, Service, ServiceId, ServiceName,
+    ServicePort, Task, TaskId, TaskState, Timestamp,
 };
 
 use super::change_log::ChangeLog;
+use super::entry_nodes::{entry_nodes, is_outdated};
 use super::missed_entries::MissedEntries;
 use crate::state::{State, StateChange};
 
@@ -175,7 +176,25 @@ impl NetworkHistory {
                 | StateChange::Member(_) => {}
             }
         }
+        keys.services.extend(self.with_other_entry_nodes(state, &keys.nodes));
         keys
+    }
+
+    /// The services whose ports one of these nodes opens now and did not when it was compared, or the other way round.
+    fn with_other_entry_nodes(&self, state: &State, nodes: &BTreeSet<NodeId>) -> Vec<ServiceId> {
+        let Some(log) = self.networks.get(&INGRESS_NETWORK) else { return Vec::new() };
+        let is_other = |service: &&Arc<Service>| {
+            let listed = match log.entries.get(&(service.spec.name.clone(), None)) {
+                Some(Entry::Settings(settings)) => settings.entry_nodes.as_ref(),
+                _ => None,
+            };
+            nodes.iter().any(|id| {
+                let (before, node) = (self.nodes.get(id).copied(), state.node(id).map(Arc::as_ref));
+                is_outdated(listed, &service.spec, before, node)
+            })
+        };
+        let selecting = state.ingress_services().filter(|service| !service.spec.publish_on.is_empty());
+        selecting.filter(is_other).map(|service| service.id).collect()
     }
 
     fn compare(&mut self, state: &State, keys: &ChangedKeys) -> NetworkChanges {
@@ -314,6 +333,7 @@ impl NetworkHistory {
                     mode: service.spec.endpoint_mode,
                     virtual_address: service.virtual_addresses.get(&network).copied(),
                     ports,
+                    entry_nodes: entry_nodes(state, &service.spec).filter(|_| is_ingress),
                     endpoints: Vec::new(),
                 }))
             });

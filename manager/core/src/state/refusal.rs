@@ -54,7 +54,11 @@ pub enum Refusal {
         found: u64,
     },
     /// Another service publishes the host port.
-    #[error("host port {} is already published by service {owner}; choose another port", port.host_port)]
+    #[error(
+        "host port {} is already published by service {owner}; a port belongs to one service on all nodes, choose \
+         another one",
+        port.host_port
+    )]
     PortTaken {
         /// The requested port.
         port: PublishedPort,

@@ -92,7 +92,8 @@ fn name_id_and_port_are_unique() {
     let taken = "service web already exists; choose another name or remove it first";
     assert_eq!(world.refuse(create(1, spec("other", 2))), taken);
     assert_eq!(world.refuse(create(2, spec("web", 2))), taken);
-    let port = "host port 8080 is already published by service web; choose another port";
+    let port = "host port 8080 is already published by service web; a port belongs to one service on all nodes, choose \
+                another one";
     assert_eq!(world.refuse(create(2, publishing("api", 1, 8080))), port);
     world.service(2, publishing("api", 1, 8081));
 }

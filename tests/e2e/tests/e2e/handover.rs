@@ -16,6 +16,7 @@ use warren_testkit::{soak, tool};
 
 use super::networks::{Client, two_workers};
 use super::telemetry::wait_for_status;
+use crate::e2e::cluster::WorkerCluster;
 use crate::e2e::fixture::{BOX, SOON, WEB};
 
 /// Threads that send requests to each target, and the pause of each between two of them.
@@ -132,15 +133,19 @@ fn connection_is_kept_until_its_task_ends() {
     let cluster = two_workers();
     // The first process of a container ignores signals that it does not handle.
     cluster.ok(&format!(
-        "service create echo --image {BOX} --constraint node.name==w2 --publish 8089:80 --stop-grace 3s \
-         -- nc -ll -p 80 -e cat"
+        "service create echo --image {BOX} --constraint node.name==w2 --publish 8089:80 --publish 8091:80,mode=host \
+         --stop-grace 3s -- nc -ll -p 80 -e cat"
     ));
     cluster.ok(&format!("service create client --image {BOX} --constraint node.name==w1 -- sleep 1000000"));
     let client = Client::of(&cluster.workers[0], &cluster.wait_serving("client", 1)[0]);
     let virtual_address: Ipv4Addr = client.resolve("echo").unwrap()[0].parse().unwrap();
-    let targets: [(PathBuf, SocketAddr); 2] = [
+    let outside = cluster.manager.host().netns().path();
+    let [other, own] = [0, 1].map(|number| cluster.workers[number].host().address());
+    let targets: [(PathBuf, SocketAddr); 4] = [
         (PathBuf::from(format!("/proc/{}/ns/net", client.pid)), (virtual_address, 80).into()),
-        (cluster.manager.host().netns().path(), (cluster.workers[0].host().address(), 8089).into()),
+        (outside.clone(), (other, 8089).into()),
+        (outside.clone(), (own, 8089).into()),
+        (outside, (own, 8091).into()),
     ];
     let open = |(namespace, target): &(PathBuf, SocketAddr)| {
         eventually(SOON, &format!("a connection to {target}"), || {
@@ -149,7 +154,7 @@ fn connection_is_kept_until_its_task_ends() {
             Ok(connection)
         })
     };
-    let mut idle = targets.each_ref().map(open);
+    let idle = targets.each_ref().map(open).map(|connection| std::thread::spawn(move || end_of(connection)));
     let mut used = targets.each_ref().map(open);
     cluster.ok("service update echo --env-add ROUND=1 --detach");
     let start = Instant::now();
@@ -166,11 +171,25 @@ fn connection_is_kept_until_its_task_ends() {
         assert!(ENDS.contains(&error.kind()), "{target:?} after {after:?}: {error}");
         assert!(after >= DRAIN_AND_GRACE, "{target:?} ended after {after:?}: {error}");
     }
-    for connection in &mut idle {
-        let error = connection.read_exact(&mut [0]).unwrap_err();
-        assert!(ENDS.contains(&error.kind()), "{:?}: {error}", connection.peer_addr());
+    let ended = Instant::now();
+    // Clients that only read are told as well, at the same moment.
+    for reader in idle {
+        let (target, error, at) = reader.join().unwrap();
+        assert!(ENDS.contains(&error.kind()), "{target}: {error}");
+        let late = at.saturating_duration_since(ended);
+        println!("{target}: {error} {:?} after the update", at - start);
+        assert!(late < TIMEOUT, "{target} after {late:?}");
+        assert!(at - start >= DRAIN_AND_GRACE, "{target} ended early");
     }
     drop(targets.each_ref().map(open));
+}
+
+/// Reads until the connection ends: from whom, how and when.
+fn end_of(mut connection: TcpStream) -> (SocketAddr, std::io::Error, Instant) {
+    let target = connection.peer_addr().unwrap();
+    connection.set_read_timeout(Some(2 * SOON)).unwrap();
+    let error = connection.read_exact(&mut [0]).unwrap_err();
+    (target, error, Instant::now())
 }
 
 /// How the client of a connection learns that the other end is gone.
@@ -221,6 +240,72 @@ fn published_port_leads_from_every_node_to_a_task_that_sees_the_client() {
             if rules.contains("8088") { Err(rules) } else { Ok(()) }
         });
     }
+}
+
+/// A port is open only on nodes with a label, with the labels of now, and also while the managers are away.
+#[test]
+fn selected_nodes_open_a_published_port() {
+    let mut cluster = two_workers();
+    cluster.ok("node update w1 --label-add edge=true");
+    cluster.ok(&format!(
+        "service create web --image {WEB} --constraint node.name==w2 --publish 8092:80 \
+         --publish-on node.labels.edge==true"
+    ));
+    cluster.ok(&format!("service create client --image {BOX} --mode global -- sleep 1000000"));
+    let before = cluster.wait_serving("web", 1);
+    let tasks = cluster.wait_serving("client", 2);
+    let containers: Vec<PathBuf> = (cluster.workers.iter())
+        .map(|worker| {
+            let task = tasks.iter().find(|task| task.node_name == worker.name()).unwrap();
+            PathBuf::from(format!("/proc/{}/ns/net", Client::of(worker, task).pid))
+        })
+        .collect();
+    // From outside, from the node itself, and from a container on it.
+    let check = |cluster: &WorkerCluster, expected: [bool; 2]| {
+        for ((worker, container), is_open) in cluster.workers.iter().zip(&containers).zip(expected) {
+            let address = worker.host().address();
+            let origins = [
+                (cluster.manager.host().netns().path(), address),
+                (worker.host().netns().path(), Ipv4Addr::LOCALHOST),
+                (container.clone(), address),
+            ];
+            for (namespace, to) in origins {
+                let what = format!("port 8092 of {} at {to} (open: {is_open})", worker.name());
+                eventually(SOON, &what, || match connect(&namespace, (to, 8092).into()) {
+                    Ok(_) if is_open => Ok(()),
+                    Err(error) if !is_open && error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+                    found => Err(format!("{found:?}")),
+                });
+            }
+        }
+    };
+    check(&cluster, [true, false]);
+    cluster.ok("node update w2 --label-add edge=true");
+    cluster.ok("node update w1 --label-rm edge");
+    check(&cluster, [false, true]);
+    cluster.manager.kill();
+    for worker in &mut cluster.workers {
+        worker.kill();
+        nat(worker.host(), "iptables", &["-F"]).unwrap();
+        worker.run_again();
+        eventually(SOON, "rules from the cache of the agent", || {
+            let rules = nat(worker.host(), "iptables-save", &[])?;
+            if rules.contains("-j WARREN-PRE") { Ok(()) } else { Err(rules) }
+        });
+    }
+    check(&cluster, [false, true]);
+    cluster.manager.run_again();
+    cluster.manager.wait_ready();
+    cluster.ok("service update web --publish-on-rm node.labels.edge==true");
+    check(&cluster, [true, true]);
+    let after = cluster.wait_serving("web", 1);
+    assert_eq!(before[0].id, after[0].id, "the updates left it alone");
+}
+
+fn nat(host: &LabHost, program: &str, arguments: &[&str]) -> WaitResult<String> {
+    let mut command = host.command(program);
+    command.args(["-t", "nat"]).args(arguments);
+    tool::stdout(command, tool::DEADLINE).map_err(|error| error.to_string())
 }
 
 #[test]

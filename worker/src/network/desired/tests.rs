@@ -191,4 +191,16 @@ fn ports_in_ingress_mode_lead_to_ready_tasks_with_their_options() {
     assert_eq!(cluster.ingress, [8080, 8081, 8082].map(|number| (at(number), backends.clone())).into());
     let with = |client_affinity| Balancing { prefer_local: true, client_affinity };
     assert_eq!(cluster.balancing, [(at(8081), with(false)), (at(8082), with(true))].into());
+    // Other nodes open them; all know the tasks.
+    for (entry_nodes, is_entry) in [(&[][..], false), (&[2], false), (&[1, 2], true)] {
+        let catalogue = Arc::make_mut(view.catalogues.get_mut(&INGRESS_NETWORK).unwrap());
+        catalogue.services.get_mut("web").unwrap().entry_nodes = Some(entry_nodes.iter().copied().collect());
+        let found = cluster_network(&view, 1);
+        let expected = if is_entry {
+            cluster.clone()
+        } else {
+            ClusterNetwork { ingress: BTreeMap::new(), balancing: BTreeMap::new(), ..cluster.clone() }
+        };
+        assert_eq!(found, expected, "{entry_nodes:?}");
+    }
 }

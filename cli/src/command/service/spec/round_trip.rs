@@ -36,6 +36,7 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         placement,
         replace_after,
         endpoint_mode,
+        publish_on,
         update,
         rollback,
     } = spec;
@@ -50,6 +51,7 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
     say("endpoint-mode", endpoint_mode.to_string());
     labels.iter().for_each(|(key, value)| say("label", format!("{key}={value}")));
     constraints.iter().for_each(|constraint| say("constraint", constraint.to_string()));
+    publish_on.iter().for_each(|constraint| say("publish-on", constraint.to_string()));
     tolerations.iter().for_each(|toleration| say("toleration", toleration.to_string()));
     preferences.iter().for_each(|preference| say("prefer", preference.to_string()));
     max_per_node.iter().for_each(|most| say("max-per-node", most.to_string()));

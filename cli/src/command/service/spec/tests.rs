@@ -86,6 +86,7 @@ const EVERYTHING: &[&str] = &[
     "--placement-pref=spread=node.labels.rack",
     "-p8080:80",
     "--publish=127.0.0.1:8443:443",
+    "--publish-on=node.labels.edge==true",
     "--network=default",
     "--network=front,alias=shop",
     "--alias=www",
@@ -283,6 +284,8 @@ fn every_flag_reaches_the_spec() {
       - spread=node.labels.rack
     replaceAfter: 5m
     endpointMode: dnsrr
+    publishOn:
+    - node.labels.edge == true
     "#);
 }
 
@@ -410,6 +413,7 @@ fn an_empty_value_is_the_default_again() {
         "--prefer-rm=spread=node.labels.zone",
         "--placement-pref-rm=spread=node.labels.rack",
         "--publish-rm=8080",
+        "--publish-on-rm=node.labels.edge == true",
         "--publish-rm=127.0.0.1:8443:443",
         "--network-rm=front",
         "--alias-rm=www",

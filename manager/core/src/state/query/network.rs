@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use warren_types::{
-    DnsLabel, INGRESS_NETWORK, Id, Network, NetworkId, NetworkName, NodeId, PublishedPort, Revision,
+    DnsLabel, INGRESS_NETWORK, Id, Network, NetworkId, NetworkName, NodeId, PublishedPort, Revision, Service,
     ServiceId, ServiceName, Task, TaskId, Timestamp,
 };
 
@@ -57,6 +57,11 @@ impl State {
     /// Whether the service, or one of its tasks by its revision, has a port in ingress mode.
     pub(crate) fn is_ingress_user(&self, service: &ServiceId) -> bool {
         self.index.ingress_users.contains_key(service)
+    }
+
+    /// The services of [`State::is_ingress_user`].
+    pub(crate) fn ingress_services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.index.ingress_users.keys().filter_map(|id| self.services.get(id))
     }
 
     fn networks_of<'a>(&self, tasks: impl IntoIterator<Item = &'a Task>) -> BTreeSet<NetworkId> {

@@ -15,6 +15,9 @@ pub fn add_networks(spec: &mut ServiceSpec, replicas: u32) {
     if replicas % 2 == 1 {
         spec.ports.iter_mut().for_each(|port| port.mode = PublishMode::Ingress);
     }
+    if replicas == 3 && !spec.ports.is_empty() {
+        spec.publish_on = vec!["node.labels.zone == 1".parse().unwrap()];
+    }
     if replicas == 5 {
         spec.endpoint_mode = EndpointMode::Dnsrr;
     }
@@ -231,4 +234,56 @@ fn options_of_ports_reach_nodes_and_leave_tasks_alone() {
         assert!(service.endpoints[0].ready);
         assert_eq!(cluster.live(1), [(1, 1)]);
     }
+}
+
+#[test]
+fn entry_nodes_follow_labels_and_numbers_of_nodes() {
+    let mut cluster = TestCluster::with_nodes(3);
+    let selected = |tests: &[&str]| {
+        let mut spec = publishing("web", 1, 8080);
+        spec.ports[0].mode = PublishMode::Ingress;
+        spec.publish_on = tests.iter().map(|test| test.parse().unwrap()).collect();
+        spec.placement.constraints = vec![format!("node.id == {}", node_id(1)).parse().unwrap()];
+        spec
+    };
+    let mut sessions = Sessions::new(&cluster);
+    let other_than_third = format!("node.id != {}", node_id(3));
+    cluster.service(1, selected(&["node.labels.edge == true", &other_than_third]));
+    cluster.settle();
+    let shown = |sessions: &mut Sessions, cluster: &TestCluster| {
+        sessions.publish(cluster, 0, false);
+        let entry_nodes = |number| {
+            let (_, view) = &sessions.nodes[&node_id(number)];
+            let service = &view.catalogues[&INGRESS_NETWORK].services[&"web".parse::<ServiceName>().unwrap()];
+            assert_eq!(service.endpoints.len(), 1, "also nodes that open no port know the endpoints");
+            service.entry_nodes.clone().map(Vec::from_iter)
+        };
+        assert_eq!(entry_nodes(1), entry_nodes(2));
+        entry_nodes(1)
+    };
+    let number = |cluster: &TestCluster, node| cluster.state.node(&node_id(node)).unwrap().number;
+    assert_eq!(shown(&mut sessions, &cluster), Some(vec![]));
+    let revision = cluster.state.service(&service_id(1)).unwrap().revision.number;
+    for node in 1..=3 {
+        cluster.label(node, "edge", Some("true"));
+    }
+    let both = vec![number(&cluster, 1), number(&cluster, 2)];
+    assert_eq!(shown(&mut sessions, &cluster), Some(both));
+    cluster.label(1, "edge", Some("false"));
+    assert_eq!(shown(&mut sessions, &cluster), Some(vec![number(&cluster, 2)]));
+    cluster.label(1, "edge", Some("true"));
+    cluster.remove_node(2);
+    assert_eq!(shown(&mut sessions, &cluster), Some(vec![number(&cluster, 1)]));
+    // Tasks are left alone.
+    let live = cluster.live(1);
+    cluster.update(1, selected(&[]));
+    cluster.settle();
+    assert_eq!(shown(&mut sessions, &cluster), None);
+    assert_eq!(cluster.live(1), live);
+    assert_eq!(cluster.state.service(&service_id(1)).unwrap().revision.number, revision);
+    // A port belongs to one service, also where other nodes open it.
+    let other = ServiceSpec { name: "api".parse().unwrap(), ..selected(&["node.labels.edge == false"]) };
+    let create = Command::CreateService { id: service_id(2), spec: other, at: cluster.now };
+    let refused = cluster.refuse(create);
+    assert!(refused.contains("already published by service web; a port belongs to one service"), "{refused}");
 }

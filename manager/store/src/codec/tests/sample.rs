@@ -141,6 +141,7 @@ fn spec() -> ServiceSpec {
             ],
         },
         replace_after: Duration::from_secs(90),
+        publish_on: vec!["node.labels.edge == true".parse().unwrap()],
         update: policy(),
         rollback: UpdatePolicy { on_failure: Some(FailureAction::Continue), ..policy() },
         ..ServiceSpec::new("web".parse().unwrap(), task_spec())

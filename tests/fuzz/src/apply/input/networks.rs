@@ -58,6 +58,9 @@ impl FuzzInput<'_> {
         };
         spec.endpoint_mode = if self.sometimes()? { EndpointMode::Dnsrr } else { EndpointMode::Vip };
         if self.sometimes()? {
+            spec.publish_on = vec!["node.labels.a exists".parse().expect("the constraint is valid")];
+        }
+        if self.sometimes()? {
             let servers = self.list(2, |input| Ok([10, 0, 0, input.byte()?].into()))?;
             spec.task.dns = DnsSettings { servers, searches: self.list(2, Self::short_text)? };
         }

@@ -121,7 +121,7 @@ pub struct ServiceCreateArgs {
     /// Service name, as a flag
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Scheduling mode: replicated, or global (one task on every eligible node)
+    /// Scheduling mode: replicated, or global (one task on every eligible node, or for every value of --per)
     #[arg(long, value_name = "MODE", value_parser = value::mode, default_value = "replicated")]
     pub mode: ModeName,
     #[command(flatten)]
@@ -231,6 +231,9 @@ pub struct ServiceRemoveArgs {
     /// Service names, ids, or id prefixes
     #[arg(required = true, value_name = "SERVICE")]
     pub services: Vec<String>,
+    /// Also remove bootstrap services
+    #[arg(long, short)]
+    pub force: bool,
     /// Return without waiting
     #[arg(long, short)]
     pub detach: bool,

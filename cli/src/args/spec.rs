@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use warren_types::{
-    Bytes, EndpointMode, MilliCpu, OnDisconnect, PullPolicy, RestartCondition, Seccomp, Signal,
+    Bytes, EndpointMode, MilliCpu, NodeLabel, OnDisconnect, PullPolicy, RestartCondition, Seccomp, Signal,
 };
 
 use super::update_policy::{RollbackFlags, UpdateFlags};
@@ -44,6 +44,15 @@ pub struct ScaleFlags {
     /// Maximum number of tasks on one node
     #[arg(long, value_name = "N", alias = "replicas-max-per-node", value_parser = setting(str::parse::<u32>))]
     pub max_per_node: Option<Setting<u32>>,
+    /// In global mode: run one task for each value of this label of nodes, like node.labels.datacenter [default: one
+    /// on each node]
+    #[arg(long, value_name = "LABEL")]
+    pub per: Option<NodeLabel>,
+    /// In global mode: start it on each node before tasks of other services, and remove it only with --force
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    pub bootstrap: Option<bool>,
     /// What the name of the service resolves to: a virtual address (vip), or the addresses of its tasks (dnsrr)
     #[arg(long, value_name = "MODE")]
     pub endpoint_mode: Option<EndpointMode>,

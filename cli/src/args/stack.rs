@@ -88,6 +88,9 @@ pub struct StackRemoveArgs {
     /// Remove the volumes of the stack too; their data stays until `warren volume purge`
     #[arg(long)]
     pub volumes: bool,
+    /// Also remove bootstrap services
+    #[arg(long, short)]
+    pub force: bool,
 }
 
 /// Which Compose files are read, and how.

@@ -187,6 +187,12 @@ impl ServiceView {
         }
     }
 
+    /// `global`, `global per node.labels.zone (bootstrap)`.
+    fn mode_text(&self) -> String {
+        let per = self.spec.per.as_ref().map(|label| format!(" per {label}")).unwrap_or_default();
+        format!("{}{per}{}", self.mode(), if self.spec.bootstrap { " (bootstrap)" } else { "" })
+    }
+
     /// What the rollout waits for, and how many replicas have no task.
     fn progress(&self) -> String {
         let rollout = self.rollout.as_ref().map(RolloutView::summary).unwrap_or_default();
@@ -214,7 +220,7 @@ impl TableRow for ServiceView {
         let ports: Vec<String> = self.spec.ports.iter().map(ToString::to_string).collect();
         vec![
             self.name.clone(),
-            self.mode().to_owned(),
+            self.mode_text(),
             format!("{}/{}{state}", self.replicas.running, self.replicas.desired),
             self.spec.task.image.to_string(),
             ports.join(", "),
@@ -308,6 +314,7 @@ mod tests {
         let spec = going.spec.as_mut().unwrap();
         (spec.name, spec.ports) = ("shop".into(), Vec::new());
         spec.mode = Some(v1::service_spec::Mode::Global(v1::Global {}));
+        (spec.per, spec.bootstrap) = ("node.labels.zone".into(), true);
         spec.placement = None;
         (going.desired_tasks, going.rollout) = (5, None);
         let mut one_port = wire();
@@ -315,9 +322,9 @@ mod tests {
         let services = [one_port, going].map(|service| ServiceView::try_from(service).unwrap());
         let now = Timestamp(1_795_184_280_120 + 90_000);
         insta::assert_snapshot!(table_text_of(&services, false, now), @r"
-        NAME   MODE         REPLICAS         IMAGE        PORTS          AGE     ID           UPDATE
-        web    replicated   2/3              nginx:1.27   8080->80/tcp   1m30s   3k2v9x0000
-        shop   global       2/5 (removing)   nginx:1.27                  1m30s   3k2v9x0000
+        NAME   MODE                                      REPLICAS         IMAGE        PORTS          AGE     ID           UPDATE
+        web    replicated                                2/3              nginx:1.27   8080->80/tcp   1m30s   3k2v9x0000
+        shop   global per node.labels.zone (bootstrap)   2/5 (removing)   nginx:1.27                  1m30s   3k2v9x0000
         ");
         insta::assert_snapshot!(vertical(&services[0], now), @r"
         NAME web

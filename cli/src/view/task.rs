@@ -57,6 +57,9 @@ pub struct TaskView {
     /// The only node that the task can run on.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound_to: Option<String>,
+    /// The value of the label of the service that the task is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label_value: Option<String>,
     /// Digest of the image; absent until a worker has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
@@ -152,6 +155,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         usage,
         secret_objects: objects,
         settles_in_ms,
+        label_value,
     } = wire;
     let checked = health(checked).map_err(under("health"))?;
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
@@ -179,6 +183,7 @@ fn parse(wire: v1::Task) -> Result<TaskView, Violations> {
         exit: exit.map(Into::into),
         next_attempt: next_attempt.map(TimeView::new),
         bound_to: non_empty(bound_to),
+        label_value,
         digest: non_empty(digest),
         removed,
         lost_since: lost_since.map(TimeView::new),
@@ -334,8 +339,9 @@ impl TableRow for TaskView {
         let used = self.usage.as_ref().map(TaskUsageView::cells).unwrap_or_default();
         let [cpu, memory, ..] = used;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let value = self.label_value.as_ref().map(|value| format!(" ({value})")).unwrap_or_default();
         vec![
-            self.name.clone(),
+            format!("{}{value}", self.name),
             self.status_text(),
             age(since, now),
             text(&self.node_name),

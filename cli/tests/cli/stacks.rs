@@ -222,3 +222,27 @@ fn files_are_checked_and_printed_without_a_cluster() {
     assert!(found.contains("unset.yaml:2:14: secrets.k: the variable UNSET is not set"), "{found}");
     person.fails(2, &["stack", "config", "-c", person.path("none.yaml").to_str().unwrap()]);
 }
+
+#[test]
+fn bootstrap_service_of_a_stack_is_removed_only_with_force() {
+    let person = CliUser::new();
+    let dns = "dns: {image: runs, deploy: {mode: global}}";
+    let file = write(&person, "compose.yaml", &format!("services: {{{dns}, web: {{image: runs}}}}\n"));
+    person.ok(&["deploy", "-c", &file, "infra"]);
+    person.ok(&["service", "update", "--bootstrap", "--detach", "infra_dns"]);
+    let listed = person.ok(&["service", "ls", "--format", "{{.Mode}}", "--filter", "name=infra_dns"]);
+    assert_eq!(listed, "global (bootstrap)\n");
+    let again = person.warren(&["deploy", "-c", &file, "infra"]);
+    assert!(again.stderr.contains("service infra_dns is unchanged"), "{again:?}");
+    let less = write(&person, "less.yaml", "services: {web: {image: runs}}\n");
+    let pruned = person.warren(&["deploy", "--prune", "-c", &less, "infra"]);
+    let warning = "warning: service infra_dns is a bootstrap service and stays; remove it with `warren service rm \
+                   --force infra_dns`";
+    assert!(pruned.code == 0 && pruned.stderr.contains(warning), "{pruned:?}");
+    let refused = person.warren(&["stack", "rm", "infra"]);
+    assert!(refused.stderr.contains("service infra_dns is a bootstrap service"), "{refused:?}");
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert_eq!(json(&person, &["service", "ls"]).as_array().unwrap().len(), 2, "nothing was removed");
+    person.ok(&["stack", "rm", "--force", "infra"]);
+    assert_eq!(json(&person, &["service", "ls"]), json!([]));
+}

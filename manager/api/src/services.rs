@@ -178,9 +178,9 @@ impl services_server::Services for Api {
         request: Request<v1::RemoveServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
         let caller = caller_name(&request);
-        let v1::RemoveServiceRequest { reference, version } = request.into_inner();
+        let v1::RemoveServiceRequest { reference, version, force } = request.into_inner();
         let (id, _) = self.resolve_service(&reference, None, true).await?;
-        let command = Command::RemoveService { id, version, at: self.clock.now() };
+        let command = Command::RemoveService { id, version, force, at: self.clock.now() };
         let removed = self.write_service(command).await?;
         let name = removed.spec.as_ref().map_or("", |spec| &spec.name);
         tracing::info!(%caller, service = %id, name, "service removed");

@@ -241,7 +241,7 @@ async fn superseded_update_reports_superseded_rollout() {
     let rollout = world.api.update_service("mine", None, false).await.unwrap().rollout.unwrap();
     assert_eq!(rollout.stop_reason, "web was changed again meanwhile: it is at revision 3, not 2");
     world.write_concurrently([
-        Command::RemoveService { id: ServiceId(Id(7)), version: None, at: AT },
+        Command::RemoveService { id: ServiceId(Id(7)), version: None, force: false, at: AT },
         Command::DeleteService { term: TERM, id: ServiceId(Id(7)) },
     ]);
     let removed = world.api.update_service("mine again", None, false).await.unwrap();
@@ -288,7 +288,7 @@ async fn create_returns_service_despite_concurrent_change() {
     let repeated = world.api.create_service(request).await;
     assert_eq!(reason(repeated), "CHANGED_SINCE_CREATED", "version and revision are theirs");
     let gone = [
-        Command::RemoveService { id: ServiceId(Id(8)), version: None, at: AT },
+        Command::RemoveService { id: ServiceId(Id(8)), version: None, force: false, at: AT },
         Command::DeleteService { term: TERM, id: ServiceId(Id(8)) },
     ];
     world.write_concurrently(gone);
@@ -303,7 +303,7 @@ async fn remove_returns_service_marked_for_removal() {
     let world = fixture().await;
     let created = world.service("mine").await;
     world.write_concurrently([Command::DeleteService { term: TERM, id: ServiceId(Id(7)) }]);
-    let request = v1::RemoveServiceRequest { reference: "web".into(), version: None };
+    let request = v1::RemoveServiceRequest { reference: "web".into(), version: None, force: false };
     let removed = Services::remove(&world.api, Request::new(request)).await.unwrap().into_inner();
     assert_eq!((removed.removing, removed.version), (true, created.version + 1));
 }

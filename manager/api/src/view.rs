@@ -61,6 +61,7 @@ impl Api {
             lost_since: task.lost_since().map(|at| at.0),
             next_attempt: task.observed.next_attempt().map(|at| at.0),
             bound_to: task.bound_to().map(|id| id.to_string()).unwrap_or_default(),
+            label_value: task.label_value().map(ToString::to_string),
             digest: service
                 .and_then(|service| service.pins.get(&task.revision.number))
                 .map(ToString::to_string)

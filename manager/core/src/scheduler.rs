@@ -1,12 +1,13 @@
 //! Which task goes to which node, and why the others cannot be placed.
 //!
-//! Tasks of one revision are equivalent, so they are placed as a group (that of a global service is bound to
-//! its node, and is a group by itself): the nodes are filtered once, kept in heaps by score, and each
+//! Tasks of one revision are equivalent, so they are placed as a group (those of a global service are bound
+//! to a node or the value of a label, and are groups by themselves): the nodes are filtered once, kept in heaps by score, and each
 //! placement is accounted on a working copy before the next is made. Addresses and ports are allocated when
 //! the assignment is applied; what fits in the plan fits then too, unless something else changed in between.
 //!
 //! To add a filter: one file in `filter/`, one line in `filter::FILTERS`.
 
+mod bootstrap;
 mod candidates;
 mod filter;
 mod refusals;
@@ -16,9 +17,9 @@ mod volumes;
 
 use std::time::Duration;
 
-use warren_types::{NodeId, Revision, Service, Task, TaskId, Timestamp};
+use warren_types::{Node, NodeId, Revision, Service, Task, TaskId, Timestamp};
 
-use crate::state::{Command, State};
+use crate::state::{Command, State, has_label_value};
 use candidates::Candidates;
 pub use refusals::UnschedulableReasons;
 use score::Score;
@@ -56,6 +57,10 @@ pub(crate) struct TaskGroup<'a> {
     revision: &'a Revision,
     /// The only node that the tasks may go to.
     bound_to: Option<NodeId>,
+    /// Only nodes on which the label of the service has this value may have them.
+    label_value: Option<&'a str>,
+    /// The slot of the first one.
+    slot: u32,
     /// The node of the task that this one replaces; set only if the number of tasks per node is limited.
     predecessor_node: Option<NodeId>,
     volumes: GroupVolumes<'a>,
@@ -137,6 +142,8 @@ impl<'a> PendingTasks<'a> {
             service,
             revision,
             bound_to,
+            label_value: first.label_value().map(AsRef::as_ref),
+            slot: first.slot,
             predecessor_node: replaces_on,
             volumes,
             tasks: Vec::new(),
@@ -163,10 +170,17 @@ impl TaskGroup<'_> {
         &self.service.revision.placement
     }
 
+    /// Whether the tasks are for this node, as far as the service distributes them by node or by label.
+    fn is_for(&self, node: &Node) -> bool {
+        self.bound_to.is_none_or(|bound| bound == node.id)
+            && has_label_value(self.service, self.label_value, node)
+    }
+
     fn contains(&self, task: &Task) -> bool {
         self.service.id == task.id.service
             && self.revision.number == task.revision.number
             && self.bound_to == task.bound_to()
+            && self.label_value == task.label_value().map(AsRef::as_ref)
             && self.volumes.matches_task(task)
             && self.predecessor_node == predecessor_node(self.state, self.service, task)
     }

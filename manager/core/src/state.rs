@@ -18,6 +18,7 @@ mod feature_level;
 mod grouped_map;
 mod index;
 mod invariants;
+mod label_values;
 mod limits;
 mod member;
 mod number_set;
@@ -44,7 +45,8 @@ pub use command::{Command, NewTask, RolloutStep};
 pub use departed_manager::DepartedManager;
 pub use digest::StateDigest;
 pub(crate) use eligibility::{
-    NodeEligibility, eligibility, intolerable_taints, meets_constraint, meets_constraints, tolerates_taints,
+    NodeEligibility, has_label_value, intolerable_taints, meets_constraint, meets_constraints,
+    tolerates_taints,
 };
 pub(crate) use equivalence::{is_equivalent, is_final};
 pub use feature_level::FEATURE_LEVEL;
@@ -52,6 +54,7 @@ use grouped_map::GroupedMap;
 pub use index::TaskCounts;
 pub(crate) use index::{StateIndex, volume_templates};
 pub use invariants::InvariantViolation;
+pub(crate) use label_values::ValueSlot;
 pub(crate) use limits::delete_at;
 pub use limits::{
     EXPIRED_TOKEN_RETENTION, MAX_MEMBERS, MAX_NETWORKS, MAX_NODE_SUBNETS, MAX_REMOVED_NODES,

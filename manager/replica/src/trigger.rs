@@ -80,7 +80,8 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
         match *change {
             StateChange::Service(id) => keys.extend([ReconcileKey::Service(id), ReconcileKey::Reap(id)]),
             StateChange::Task(id) => {
-                keys.extend([ReconcileKey::Service(id.service), ReconcileKey::Reap(id.service)])
+                keys.extend([ReconcileKey::Service(id.service), ReconcileKey::Reap(id.service)]);
+                keys.extend(state.services_leaving_after(&id).map(ReconcileKey::Service));
             }
             StateChange::Node(id) => {
                 // Liveness is checked every second anyway.

@@ -86,6 +86,7 @@ mod tests {
             desired: DesiredTaskState::Running,
             replaces: None,
             bound_to: None,
+            label_value: None,
         };
         let slots: Vec<_> = (1..=tasks).map(new).collect();
         let (name, description) = ("n1".parse().unwrap(), NodeDescription::default());

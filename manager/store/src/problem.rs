@@ -107,6 +107,7 @@ impl IntoProblem for Refusal {
             Refusal::VersionConflict { .. } => (Code::Aborted, "VERSION_CONFLICT"),
             Refusal::StaleRevision { .. } => (Code::Aborted, "STALE_REVISION"),
             Refusal::ServiceRemoving { .. } => (Code::FailedPrecondition, "SERVICE_REMOVING"),
+            Refusal::BootstrapService { .. } => (Code::FailedPrecondition, "BOOTSTRAP_SERVICE"),
             Refusal::ServiceInUse { .. } => (Code::FailedPrecondition, "SERVICE_IN_USE"),
             Refusal::SecretObjectInUse { .. } => (Code::FailedPrecondition, "SECRET_OBJECT_IN_USE"),
             Refusal::SecretObjectVersionGone { .. } => {

@@ -180,10 +180,11 @@ impl ServiceApi<'_> {
         self.client.writing().unary(message, call).await
     }
 
-    /// Starts the removal of a service: its tasks are stopped, then it is removed.
-    pub async fn remove(&self, text: &str, version: Option<u64>) -> Result<v1::Service, Error> {
+    /// Starts the removal of a service: its tasks are stopped, then it is removed. A bootstrap service is removed only
+    /// with `force`.
+    pub async fn remove(&self, text: &str, version: Option<u64>, force: bool) -> Result<v1::Service, Error> {
         let before = self.newest(text).await?;
-        let message = v1::RemoveServiceRequest { reference: before.id.clone(), version };
+        let message = v1::RemoveServiceRequest { reference: before.id.clone(), version, force };
         let call = |channel, request| async move { Self::client(channel).remove(request).await };
         accept_absent(
             self.client.writing().unary(message, call).await,

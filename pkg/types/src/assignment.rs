@@ -82,6 +82,9 @@ pub struct TaskAssignment {
     /// label of the node may have changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeAssignment>,
+    /// Its service is a bootstrap service: tasks of others on the node start after it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bootstrap: bool,
 }
 
 /// A volume that a task mounts, with what the worker needs to create it.

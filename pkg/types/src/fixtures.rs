@@ -40,6 +40,7 @@ pub fn task_assignment(id: TaskId) -> TaskAssignment {
         desired: DesiredTaskState::Running,
         service_labels: BTreeMap::new(),
         volumes: Vec::new(),
+        bootstrap: false,
     }
 }
 

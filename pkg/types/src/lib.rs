@@ -68,8 +68,8 @@ pub use signal::Signal;
 pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
     HealthCheck, HostEntry, HttpHeader, LifecycleHook, Limits, LogLimits, Mount, MountSource,
-    NetworkAttachment, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation,
-    Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp,
+    NetworkAttachment, NodeLabel, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe,
+    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp,
     SecretObjectMount, ServiceMode, ServiceSpec, Taint, TaintEffect, TaintSelector, TaskNetworkMode,
     TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
 };

@@ -157,8 +157,8 @@ pub struct Revision {
 pub struct Task {
     /// Never reused.
     pub id: TaskId,
-    /// Position in the service, 1 to replicas; survives replacement. In a global service the number of the
-    /// node's subnet, from 1.
+    /// Position in the service, 1 to replicas; survives replacement. In a global service the number of the node, or
+    /// with [`ServiceSpec::per`] the number of the value, from 1.
     pub slot: u32,
     /// What it runs.
     pub revision: Arc<Revision>,
@@ -181,8 +181,10 @@ pub struct Task {
 pub struct RareTaskFields {
     /// Not assigned before this time (back-off of a slot that keeps failing).
     pub not_before: Option<Timestamp>,
-    /// The only node that may run it: set for tasks of a global service.
+    /// The only node that may run it: set for tasks of a global service with a task on each node.
     pub bound_to: Option<NodeId>,
+    /// Only nodes on which the label [`ServiceSpec::per`] has this value may run it: set for tasks of such a service.
+    pub label_value: Option<Arc<str>>,
     /// The volume of each volume mount on its node, in the order of the mounts; empty before it is assigned.
     pub volumes: Vec<VolumeName>,
     /// Since when its node has been down; `None` while the node is up. Written by managers.
@@ -471,6 +473,11 @@ impl Task {
     /// See [`RareTaskFields::bound_to`].
     pub fn bound_to(&self) -> Option<NodeId> {
         self.rare.get().and_then(|special| special.bound_to)
+    }
+
+    /// See [`RareTaskFields::label_value`].
+    pub fn label_value(&self) -> Option<&Arc<str>> {
+        self.rare.get().and_then(|special| special.label_value.as_ref())
     }
 
     /// See [`RareTaskFields::volumes`].

@@ -4,6 +4,7 @@
 mod check;
 mod health;
 mod ingress;
+mod mode;
 mod network;
 mod on_disconnect;
 mod placement;
@@ -26,11 +27,12 @@ use serde::{Deserialize, Serialize};
 
 pub use check::is_host_name;
 pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
+pub use mode::ServiceMode;
 pub use network::{DEFAULT_NETWORK, DnsSettings, MAX_NETWORKS, NetworkAttachment, TaskNetworkMode};
 pub use on_disconnect::{MAX_DISCONNECT_TIME, MIN_STOP_AFTER, OnDisconnect};
 pub use placement::{
-    Constraint, ConstraintKey, ConstraintOperator, MAX_CONSTRAINTS, MAX_PREFERENCES, ParseConstraintError,
-    ParsePreferenceError, Placement, PlacementPreference,
+    Constraint, ConstraintKey, ConstraintOperator, MAX_CONSTRAINTS, MAX_PREFERENCES, NodeLabel,
+    ParseConstraintError, ParseNodeLabelError, ParsePreferenceError, Placement, PlacementPreference,
 };
 pub use process::{EnvVar, LifecycleHook, MAX_HOOKS};
 pub use restart::{
@@ -80,6 +82,14 @@ pub struct ServiceSpec {
     pub labels: BTreeMap<String, String>,
     /// How many tasks, and on which nodes.
     pub mode: ServiceMode,
+    /// Of a global service: one task for each value that this label has on eligible nodes, not one on each node. It
+    /// cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per: Option<NodeLabel>,
+    /// Of a global service: tasks of other services wait for those of this one on their node. It does not shape
+    /// tasks, so it is not part of a revision.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bootstrap: bool,
     /// What each task runs.
     pub task: TaskSpec,
     /// Published ports of the service.
@@ -105,19 +115,6 @@ pub struct ServiceSpec {
     /// How a rollback replaces tasks.
     #[serde(default, skip_serializing_if = "UpdatePolicy::is_default")]
     pub rollback: UpdatePolicy,
-}
-
-/// The number of tasks of a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ServiceMode {
-    /// A number of interchangeable tasks in slots 1 to `replicas`.
-    Replicated {
-        /// Desired number of running tasks; 0 stops the service without removing it.
-        replicas: u32,
-    },
-    /// One task on every node that may run it, with the node as its slot.
-    Global,
 }
 
 /// A port of the nodes that is forwarded to a port of the service's containers.
@@ -243,6 +240,8 @@ impl ServiceSpec {
             name,
             labels: BTreeMap::new(),
             mode: ServiceMode::Replicated { replicas: 1 },
+            per: None,
+            bootstrap: false,
             task,
             ports: Vec::new(),
             placement: Placement::default(),
@@ -268,12 +267,7 @@ impl ServiceSpec {
         if let Some(replicas) = self.replicas().filter(|replicas| *replicas > MAX_REPLICAS) {
             wrong.add("mode.replicated.replicas", format!("{replicas} is more than {MAX_REPLICAS}"));
         }
-        if self.mode == ServiceMode::Global && self.placement.max_per_node.is_some() {
-            wrong.add("placement.maxPerNode", "a global service has one task per node; leave it out");
-        }
-        if self.mode == ServiceMode::Global && !self.placement.preferences.is_empty() {
-            wrong.add("placement.preferences", "a global service has one task per node; leave it out");
-        }
+        self.validate_mode(&mut wrong);
         validate_labels(&self.labels, &mut wrong);
         wrong.nest("task", self.task.validate());
         wrong.nest("task", templates::validate(&self.task, &self.labels));
@@ -282,9 +276,6 @@ impl ServiceSpec {
         wrong.nest("placement", self.placement.validate());
         if self.replace_after > MAX_DISCONNECT_TIME {
             wrong.add("replaceAfter", "is longer than 30 days");
-        }
-        if self.mode == ServiceMode::Global && !self.replace_after.is_zero() {
-            wrong.add("replaceAfter", "tasks of a global service always wait for their nodes; leave it out");
         }
         self.validate_policies(&mut wrong);
         let texts = (&self.task, &self.ports, self.template_labels());

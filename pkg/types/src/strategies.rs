@@ -348,9 +348,10 @@ pub fn update_policies() -> impl Strategy<Value = UpdatePolicy> {
 /// Specs that `validate` accepts.
 pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
     let name = "[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap());
+    let label = option::of("node[.]labels[.][a-z]{1,4}".prop_map(|text| text.parse().unwrap()));
     let mode = prop_oneof![
-        (0..=1_000_000u32).prop_map(|replicas| ServiceMode::Replicated { replicas }),
-        Just(ServiceMode::Global)
+        (0..=1_000_000u32).prop_map(|replicas| (ServiceMode::Replicated { replicas }, None, false)),
+        (Just(ServiceMode::Global), label, any::<bool>())
     ];
     let ports = btree_map(1..=u16::MAX, (option::of(any::<u32>()), 1..=u16::MAX), 0..4).prop_map(|ports| {
         let port = |(host_port, (ip, container_port)): (u16, (Option<u32>, u16))| PublishedPort {
@@ -383,7 +384,7 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
         |(
             name,
             labels,
-            mode,
+            (mode, per, bootstrap),
             task,
             (ports, publish_on),
             ((constraints, tolerations, preferences), most, later, endpoint_mode),
@@ -403,11 +404,14 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             let preferences = preferences.into_iter().filter(|_| mode != ServiceMode::Global);
             let preferences = preferences.map(|key| PlacementPreference::Spread(key.into())).collect();
             let placement = Placement { constraints, tolerations, max_per_node, preferences };
-            let replace_after = if mode == ServiceMode::Global { Duration::ZERO } else { later };
+            let waits_for_node = mode == ServiceMode::Global && per.is_none();
+            let replace_after = if waits_for_node { Duration::ZERO } else { later };
             ServiceSpec {
                 name,
                 labels,
                 mode,
+                per,
+                bootstrap,
                 task,
                 ports,
                 placement,

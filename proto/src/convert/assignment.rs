@@ -25,7 +25,8 @@ impl From<AssignmentVersion> for v1::AssignmentVersion {
 wire_structs! {
     Assignment as Assignment { version, tasks, retained };
     TaskAssignment as TaskAssignment {
-        id, service, slot, revision, spec, ports, address, desired, digest, service_labels, volumes
+        id, service, slot, revision, spec, ports, address, desired, digest, service_labels, volumes,
+        bootstrap
     };
     VolumeAssignment as VolumeAssignment { name, options };
 }

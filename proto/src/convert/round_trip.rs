@@ -60,13 +60,14 @@ fn task_assignments() -> impl Strategy<Value = TaskAssignment> {
         addresses(),
         btree_map(".{0,8}", ".{0,8}", 0..3),
         vec(volume, 0..3),
+        any::<bool>(),
     );
     (place, task_specs(), option::of(digests()), ports, desired).prop_map(
         |(
             (id, service, slot, revision),
             spec,
             digest,
-            (ports, address, service_labels, volumes),
+            (ports, address, service_labels, volumes, bootstrap),
             desired,
         )| {
             TaskAssignment {
@@ -81,6 +82,7 @@ fn task_assignments() -> impl Strategy<Value = TaskAssignment> {
                 desired,
                 service_labels,
                 volumes,
+                bootstrap,
             }
         },
     )

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_types::{Placement, PublishedPort, ServiceMode, ServiceSpec, Violation, Violations};
+use warren_types::{NodeLabel, Placement, PublishedPort, ServiceMode, ServiceSpec, Violation, Violations};
 
 use super::fields::{FieldReader, millis};
 use super::request::replicas;
@@ -36,18 +36,21 @@ pub fn stored_service_spec(wire: v1::ServiceSpec) -> Result<ServiceSpec, Violati
     let placement = fields.nest("placement", wire.placement.unwrap_or_default().try_into());
     let endpoint_mode = field(&mut fields, "endpoint_mode", WireForm::from_wire(wire.endpoint_mode));
     let publish_on = field(&mut fields, "publishOn", WireForm::from_wire(wire.publish_on));
-    let labels = wire.labels;
+    let per = field(&mut fields, "per", <Option<NodeLabel>>::from_wire(wire.per));
+    let (labels, bootstrap) = (wire.labels, wire.bootstrap);
     let replace_after = Duration::from_millis(wire.replace_after_ms);
     let update = fields.nest("update", wire.update.unwrap_or_default().try_into());
     let rollback = fields.nest("rollback", wire.rollback.unwrap_or_default().try_into());
     let built = || {
         let (name, mode, task, ports, placement) = (name?, mode?, task?, ports?, placement?);
         let (update, rollback, endpoint_mode) = (update?, rollback?, endpoint_mode?);
-        let publish_on = publish_on?;
+        let (per, publish_on) = (per?, publish_on?);
         Some(ServiceSpec {
             name,
             labels,
             mode,
+            per,
+            bootstrap,
             task,
             ports,
             placement,
@@ -67,6 +70,8 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
             name,
             labels,
             mode,
+            per,
+            bootstrap,
             task,
             ports,
             placement,
@@ -89,6 +94,8 @@ impl From<&ServiceSpec> for v1::ServiceSpec {
             ports: ports.iter().map(Into::into).collect(),
             placement: (*placement != Placement::default()).then(|| placement.into()),
             mode: Some(mode),
+            per: per.to_wire(),
+            bootstrap: *bootstrap,
             replace_after_ms: millis(*replace_after),
             endpoint_mode: endpoint_mode.to_wire(),
             publish_on: publish_on.to_wire(),
@@ -171,6 +178,8 @@ mod tests {
         check(|s| s.ports[0].protocol = 9, &["ports[0].protocol"]);
         check(|s| s.ports[0].mode = 0, &["ports[0].mode"]);
         check(|s| s.ports[0].mode = 7, &["ports[0].mode"]);
+        check(|s| s.per = "zone".into(), &["per"]);
+        check(|s| s.bootstrap = true, &["bootstrap"]);
         check(|s| s.replace_after_ms = u64::MAX, &["replaceAfter"]);
         check(|s| s.publish_on = vec!["node.id exists".into(), "edge".into()], &["publishOn[1]"]);
         check(|s| s.publish_on = vec!["node.id exists".into()], &["publishOn"]);

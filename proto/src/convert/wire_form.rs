@@ -10,10 +10,10 @@ use prost::bytes;
 use warren_types::spec::{Capability, Constraint, DeviceAccess, PlacementPreference, UlimitName};
 use warren_types::{
     AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
-    ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeName,
-    Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, Taint, TaintSelector,
-    TaskExit, TaskId, Timestamp, TokenHash, TokenId, Violation, Violations, VolumeDriver, VolumeId,
-    VolumeName, WireGuardKey,
+    ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeLabel,
+    NodeName, Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, Taint,
+    TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, Violation, Violations, VolumeDriver,
+    VolumeId, VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};
@@ -174,7 +174,7 @@ macro_rules! texts {
 
 texts! {
     Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
-    ManagerId NetworkId NetworkName NodeCheck NodeId NodeName PlacementPreference SecretObjectId SecretObjectName
+    ManagerId NetworkId NetworkName NodeCheck NodeId NodeLabel NodeName PlacementPreference SecretObjectId SecretObjectName
     ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName VolumeId VolumeName WireGuardKey
 }
 
@@ -193,7 +193,7 @@ macro_rules! optional_texts {
     )*};
 }
 
-optional_texts! { ImageDigest Ipv4Addr ManagerAddress NodeId Signal String WireGuardKey }
+optional_texts! { ImageDigest Ipv4Addr ManagerAddress NodeId NodeLabel Signal String WireGuardKey }
 
 /// Numbers with a unit.
 macro_rules! numbers {

@@ -80,7 +80,14 @@ impl BenchCluster {
 }
 
 fn new_task(slot: u32) -> NewTask {
-    NewTask { slot, not_before: None, desired: DesiredTaskState::Running, replaces: None, bound_to: None }
+    NewTask {
+        slot,
+        not_before: None,
+        desired: DesiredTaskState::Running,
+        replaces: None,
+        bound_to: None,
+        label_value: None,
+    }
 }
 
 fn description(number: u32) -> NodeDescription {

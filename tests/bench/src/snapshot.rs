@@ -265,7 +265,14 @@ async fn write(store: &Store) -> anyhow::Result<Vec<Instant>> {
 }
 
 fn new_task(slot: u32) -> NewTask {
-    NewTask { slot, not_before: None, desired: DesiredTaskState::Running, replaces: None, bound_to: None }
+    NewTask {
+        slot,
+        not_before: None,
+        desired: DesiredTaskState::Running,
+        replaces: None,
+        bound_to: None,
+        label_value: None,
+    }
 }
 
 fn report(task: TaskId, node: NodeId, attempt: u32) -> Command {

@@ -165,7 +165,9 @@ impl WriteCall {
             (SharedObject::Service, WriteKind::Create) => {
                 Command::CreateService { id: service, spec: SharedObject::spec(self.value), at }
             }
-            (SharedObject::Service, WriteKind::Remove) => Command::RemoveService { id: service, version, at },
+            (SharedObject::Service, WriteKind::Remove) => {
+                Command::RemoveService { id: service, version, force: false, at }
+            }
             (SharedObject::Service, _) => {
                 let spec = SharedObject::spec(self.value);
                 Command::UpdateService { id: service, version, spec, force: false, at }

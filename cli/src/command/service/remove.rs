@@ -18,7 +18,7 @@ pub async fn run(global: &GlobalArgs, args: ServiceRemoveArgs) -> Result<(), Com
         }
     }
     for ServiceGoal { id, name, .. } in &desired {
-        match client.services().remove(id, None).await {
+        match client.services().remove(id, None, args.force).await {
             // Removed by another client, or by an earlier attempt of this request.
             Err(error) if error.is_not_found() => {}
             Err(error) => {

@@ -169,7 +169,9 @@ impl SpecDraft {
     }
 
     fn scale(&mut self, args: &ScaleFlags) {
-        let ScaleFlags { replicas: wanted, max_per_node, endpoint_mode } = args;
+        let ScaleFlags { replicas: wanted, max_per_node, per, bootstrap, endpoint_mode } = args;
+        per.iter().for_each(|label| self.spec.per = Some(label.clone()));
+        self.spec.bootstrap = bootstrap.unwrap_or(self.spec.bootstrap);
         self.spec.endpoint_mode = endpoint_mode.unwrap_or(self.spec.endpoint_mode);
         self.resets.set_optional("--max-per-node", max_per_node, &mut self.spec.placement.max_per_node);
         let Some(expected) = wanted else { return };
@@ -181,7 +183,8 @@ impl SpecDraft {
                 self.violations.nest("spec.mode.replicated", wrong)
             }
             (ServiceMode::Global, _) => {
-                let message = "a global service has one task per node; leave --replicas out";
+                let per = if self.spec.per.is_some() { "value of its label" } else { "node" };
+                let message = format!("a global service has one task per {per}; leave --replicas out");
                 self.violations.add("spec.mode", message);
             }
         }

@@ -223,7 +223,7 @@ impl Deployment<'_> {
             }
             DeployStep::RemoveService { found } => {
                 let what = format!("service {}", service_name(&found));
-                match self.client.services().remove(&found.id, None).await {
+                match self.client.services().remove(&found.id, None, false).await {
                     // Removed by another client, or by an earlier attempt of this request.
                     Err(error) if error.is_not_found() => {}
                     Err(error) => return Err(self.incomplete(&what, error)),

@@ -29,6 +29,11 @@ pub fn service_labels(service: &v1::Service) -> BTreeMap<String, String> {
     service.spec.as_ref().map(|spec| spec.labels.clone().into_iter().collect()).unwrap_or_default()
 }
 
+/// Whether it is removed only with --force.
+pub fn is_bootstrap(service: &v1::Service) -> bool {
+    service.spec.as_ref().is_some_and(|spec| spec.bootstrap)
+}
+
 /// The name of a service.
 pub fn service_name(service: &v1::Service) -> &str {
     service.spec.as_ref().map(|spec| spec.name.as_str()).unwrap_or_default()

@@ -11,7 +11,7 @@ use warren_proto::v1;
 use warren_types::spec::AUTOMATIC_PORTS;
 use warren_types::{PublishedPort, SecretObjectKind, ServiceName, ServiceSpec};
 
-use super::members::{StackMembers, service_labels, service_name, stack_of};
+use super::members::{StackMembers, is_bootstrap, service_labels, service_name, stack_of};
 
 /// The steps of a deployment in order, and what prevents it.
 #[derive(Debug, Default)]
@@ -56,7 +56,12 @@ pub fn plan(name: &str, objects: &StackObjects, existing: &StackMembers, prune: 
     let mut ports = PublishedPorts::of(&existing.services);
     let named: BTreeSet<&str> = objects.services.iter().map(|service| service.spec.name.as_str()).collect();
     let removed = existing.of(name).services.into_iter().filter(|found| !named.contains(service_name(found)));
-    let mut removed: Vec<v1::Service> = removed.filter(|_| prune).collect();
+    let (kept, mut removed): (Vec<_>, Vec<_>) = removed.filter(|_| prune).partition(is_bootstrap);
+    for name in kept.iter().map(service_name) {
+        plan.warnings.push(format!(
+            "service {name} is a bootstrap service and stays; remove it with `warren service rm --force {name}`"
+        ));
+    }
     for service in &objects.services {
         let own = service.spec.name.as_str();
         let found = by_name.get(own).copied();
@@ -219,7 +224,9 @@ impl DeployPlan {
             );
             return self.conflict(&service.defined, why);
         }
-        let spec = with_chosen_ports(spec, &old);
+        // Compose files do not have these.
+        let (per, bootstrap) = (old.per.clone(), old.bootstrap);
+        let spec = ServiceSpec { per, bootstrap, ..with_chosen_ports(spec, &old) };
         let found = Box::new(found.clone());
         self.steps.push(match spec == old {
             true => DeployStep::KeepService { found },

@@ -2,11 +2,11 @@
 
 use warren_types::SecretObjectKind;
 
-use super::members::{self, service_name};
+use super::members::{self, is_bootstrap, service_name};
 use crate::args::{GlobalArgs, StackRemoveArgs};
 use crate::command::volume::{removal_failure, removal_message};
 use crate::connect::connect;
-use crate::failure::{CommandError, from_client};
+use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output;
 use crate::wait::{ServiceGoal, WaitGoal, wait_all};
 
@@ -19,11 +19,16 @@ pub async fn run(global: &GlobalArgs, args: &StackRemoveArgs) -> Result<(), Comm
     for name in &args.names {
         stacks.push((name, all.of(name.as_str()).known(name.as_str(), what)?));
     }
+    let mut services = stacks.iter().flat_map(|(_, stack)| &stack.services);
+    if let Some(bootstrap) = services.find(|service| is_bootstrap(service)).filter(|_| !args.force) {
+        let why = format!("service {} is a bootstrap service", service_name(bootstrap));
+        return Err(CommandError::new(ExitKind::Conflict, what, why, "remove it too with --force"));
+    }
     for (name, stack) in stacks {
         let mut goals = Vec::new();
         for service in &stack.services {
             let service_name = service_name(service);
-            match client.services().remove(&service.id, None).await {
+            match client.services().remove(&service.id, None, args.force).await {
                 // Removed by another client, or by an earlier attempt of this request.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {

@@ -2,12 +2,14 @@
 
 use warren_types::{Service, ServiceMode, Task, Timestamp};
 
-/// When a lost task is replaced; `None` for one that is not lost, and for those of a global service, which
-/// wait for their nodes.
+/// When a lost task is replaced; `None` for one that is not lost, and for those of a global service with a task on
+/// each node, which wait for their nodes. One for a value of a label also waits until another node with the value
+/// may have it.
 ///
 /// A task that stops by itself is replaced only when it has done so, so that its slot does not run twice.
 pub(crate) fn replace_at(service: &Service, task: &Task) -> Option<Timestamp> {
-    let since = task.lost_since().filter(|_| service.spec.mode != ServiceMode::Global)?;
+    let waits_for_node = service.spec.mode == ServiceMode::Global && service.spec.per.is_none();
+    let since = task.lost_since().filter(|_| !waits_for_node)?;
     Some(since + service.spec.replace_after.max(task.revision.task.self_stop_delay()))
 }
 

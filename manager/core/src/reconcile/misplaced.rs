@@ -5,22 +5,23 @@ use std::collections::BTreeSet;
 
 use warren_types::{DesiredTaskState, Node, Service, ServiceMode, Task, TaskId};
 
-use crate::state::{NodeEligibility, State, eligibility, is_equivalent};
+use crate::state::{NodeEligibility, State, is_equivalent};
 
-/// Live tasks of the service that must leave their nodes. None of a global service: there a node that may not
-/// have a task is not a slot.
+/// Live tasks of the service that must leave their nodes. None of a global service with a task on each node: there a
+/// node that may not have a task is not a slot.
 pub(super) fn misplaced_tasks(state: &State, service: &Service) -> BTreeSet<TaskId> {
-    if service.spec.mode == ServiceMode::Global || service.removing {
+    let per_value = service.spec.per.is_some();
+    if (service.spec.mode == ServiceMode::Global && !per_value) || service.removing {
         return BTreeSet::new();
     }
     let placement = &service.revision.placement;
     let id = service.id;
     let mut misplaced = BTreeSet::new();
-    if placement.constraints.is_empty() && placement.max_per_node.is_none() {
+    if placement.constraints.is_empty() && placement.max_per_node.is_none() && !per_value {
         // Only a drain and taints can move them.
         let evicting = state.index().evicting_nodes.iter().filter(|node| state.has_task_on(&id, node));
         let nodes = evicting.filter_map(|node| state.node(node));
-        for node in nodes.filter(|node| eligibility(service, node) == NodeEligibility::Excluded) {
+        for node in nodes.filter(|node| state.eligibility(service, node) == NodeEligibility::Excluded) {
             misplaced.extend(tasks_on(state, service, node).map(|task| task.id));
         }
         return misplaced;
@@ -28,7 +29,11 @@ pub(super) fn misplaced_tasks(state: &State, service: &Service) -> BTreeSet<Task
     for (node, tasks) in state.index().tasks_per_node.range(id, ..) {
         let Some(node) = state.node(node) else { continue };
         let most = placement.max_per_node.unwrap_or(u32::MAX);
-        if eligibility(service, node) == NodeEligibility::Excluded {
+        let excluded =
+            |task: &&Task| state.task_eligibility(service, task, node) == NodeEligibility::Excluded;
+        if per_value {
+            misplaced.extend(tasks_on(state, service, node).filter(excluded).map(|task| task.id));
+        } else if state.eligibility(service, node) == NodeEligibility::Excluded {
             misplaced.extend(tasks_on(state, service, node).map(|task| task.id));
         } else if *tasks > most {
             misplaced.extend(excess_tasks(state, service, node, most));

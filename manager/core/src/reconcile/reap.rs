@@ -27,7 +27,12 @@ pub fn reap(state: &State, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
     };
     let mut slots: BTreeMap<u32, Vec<&Task>> = BTreeMap::new();
     let mut over: Vec<TaskId> = Vec::new();
-    let nodes = node_slots(state, service);
+    let (nodes, values) = (node_slots(state, service), known_values(state, service));
+    let is_surplus = |task: &Task| {
+        let is_valueless =
+            values.as_ref().zip(task.label_value()).is_some_and(|(all, it)| !all.contains(&**it));
+        is_valueless || is_surplus(service, task)
+    };
     for task in state.unsettled_tasks_of(id).filter(|task| holds_no_resources(task)) {
         let has_slot = nodes.as_ref().is_none_or(|nodes| nodes.contains(&task.slot));
         if service.removing || !has_slot || task.node.is_none() {
@@ -49,9 +54,9 @@ pub fn reap(state: &State, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
             let needed_until = ended_at(task) + STREAK_WINDOW;
             // After it the slot needs no further task.
             let is_last = newer == 0 && is_final(task);
-            if is_surplus(service, task) && (newer >= limit || task.observed.attempt == 0) {
+            if is_surplus(task) && (newer >= limit || task.observed.attempt == 0) {
                 over.push(task.id);
-            } else if is_surplus(service, task) {
+            } else if is_surplus(task) {
                 surplus.push(task);
             } else if newer < limit || is_last {
                 // Kept.
@@ -92,8 +97,15 @@ pub fn reap(state: &State, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
 fn node_slots(state: &State, service: &Service) -> Option<BTreeSet<u32>> {
     match service.spec.mode {
         ServiceMode::Replicated { .. } => None,
+        ServiceMode::Global if service.spec.per.is_some() => None,
         ServiceMode::Global => Some(state.nodes().map(|node| node.number.into()).collect()),
     }
+}
+
+/// The values of the label that the service has tasks for, on any node.
+fn known_values<'a>(state: &'a State, service: &Service) -> Option<BTreeSet<&'a str>> {
+    let label = service.spec.per.as_ref()?;
+    Some(state.nodes().filter_map(|node| label.value_of(&node.labels)).collect())
 }
 
 /// Its slot was removed, also if there is a new one with that number.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use warren_types::{Node, Resources, Service, ServiceId};
 
-use crate::state::{NodeEligibility, State, eligibility, is_final, task_id_range};
+use crate::state::{NodeEligibility, State, is_final, task_id_range};
 
 /// Tasks without a node beyond those that fit now: the next ones to be placed when there is room.
 pub const SPARE_TASKS: u64 = 100;
@@ -35,7 +35,7 @@ pub fn unplaced_tasks(state: &State, service: &ServiceId) -> u64 {
 
 /// How many more tasks of the service the nodes can have.
 fn free_room(state: &State, service: &Service) -> u64 {
-    let eligible = state.nodes().filter(|node| eligibility(service, node) == NodeEligibility::Eligible);
+    let eligible = state.nodes().filter(|node| state.eligibility(service, node) == NodeEligibility::Eligible);
     eligible.map(|node| room_on(state, service, node)).sum()
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use warren_types::{DesiredTaskState, Node, NodeId, Service, ServiceId, ServiceMode, TaskId, Timestamp};
 
-use super::slot::{SlotPlan, SlotPlanner, needs_removal};
+use super::slot::{SlotContext, SlotPlan, SlotPlanner, needs_removal};
 use super::update::{self, NextStep};
 use super::{Budget, MAX_REMOVALS, REMOVAL_PAUSE, ReconcilePlan, misplaced, room};
-use crate::state::{ApplyOutcome, Command, NewTask, NodeEligibility, State, eligibility};
+use crate::state::{ApplyOutcome, Command, NewTask, NodeEligibility, State, ValueSlot};
 
 /// What is to be done about the tasks of a service, replicated or global.
 ///
@@ -102,6 +102,8 @@ enum SlotSet {
     Replicas(u32),
     /// A slot per node.
     Nodes(BTreeMap<u32, (NodeEligibility, NodeId)>),
+    /// A slot per value of a label.
+    Values(BTreeMap<u32, ValueSlot>),
 }
 
 impl DesiredSlots {
@@ -109,10 +111,14 @@ impl DesiredSlots {
         let expected = match service.spec.mode {
             _ if service.removing => SlotSet::Replicas(0),
             ServiceMode::Replicated { replicas } => SlotSet::Replicas(replicas),
-            ServiceMode::Global => {
-                let slot = |node: &Node| (node.number.into(), (eligibility(service, node), node.id));
-                SlotSet::Nodes(state.nodes().map(|node| slot(node)).collect())
-            }
+            ServiceMode::Global => match &service.spec.per {
+                Some(label) => SlotSet::Values(state.value_slots(service, label)),
+                None => {
+                    let slot =
+                        |node: &Node| (node.number.into(), (state.eligibility(service, node), node.id));
+                    SlotSet::Nodes(state.nodes().map(|node| slot(node)).collect())
+                }
+            },
         };
         Self { service: service.id, desired: expected }
     }
@@ -122,14 +128,28 @@ impl DesiredSlots {
             SlotSet::Replicas(replicas) if (1..=*replicas).contains(&slot) => NodeEligibility::Eligible,
             SlotSet::Replicas(_) => NodeEligibility::Excluded,
             SlotSet::Nodes(nodes) => nodes.get(&slot).map_or(NodeEligibility::Excluded, |(claim, _)| *claim),
+            SlotSet::Values(values) => {
+                values.get(&slot).map_or(NodeEligibility::Excluded, |it| it.eligibility)
+            }
         }
     }
 
-    /// The node that tasks of the slot are bound to.
-    fn node(&self, slot: u32) -> Option<NodeId> {
+    /// The slot, with what its tasks are bound to.
+    fn context(&self, slot: u32, may_update: bool) -> SlotContext<'_> {
+        let (node, label_value) = match &self.desired {
+            SlotSet::Replicas(_) => (None, None),
+            SlotSet::Nodes(nodes) => (nodes.get(&slot).map(|(_, node)| *node), None),
+            SlotSet::Values(values) => (None, values.get(&slot).map(|it| &it.value)),
+        };
+        SlotContext { slot, eligibility: self.eligibility(slot), node, label_value, may_update }
+    }
+
+    /// All slots of a global service.
+    fn numbers(&self) -> Box<dyn Iterator<Item = u32> + '_> {
         match &self.desired {
-            SlotSet::Replicas(_) => None,
-            SlotSet::Nodes(nodes) => nodes.get(&slot).map(|(_, node)| *node),
+            SlotSet::Replicas(replicas) => Box::new(1..=*replicas),
+            SlotSet::Nodes(nodes) => Box::new(nodes.keys().copied()),
+            SlotSet::Values(values) => Box::new(values.keys().copied()),
         }
     }
 
@@ -137,7 +157,7 @@ impl DesiredSlots {
     fn surplus<'a>(&'a self, state: &'a State) -> impl Iterator<Item = TaskId> + use<'a> {
         let (service, first) = match self.desired {
             SlotSet::Replicas(replicas) => (self.service, replicas.saturating_add(1)),
-            SlotSet::Nodes(_) => (self.service, 0),
+            SlotSet::Nodes(_) | SlotSet::Values(_) => (self.service, 0),
         };
         let live = state.index().slot_tasks.from(service, first).rev();
         let unwanted = live.filter(|(slot, _)| self.eligibility(*slot) == NodeEligibility::Excluded);
@@ -163,11 +183,8 @@ impl DesiredSlots {
                     !taken
                 }))
             }
-            SlotSet::Nodes(nodes) => {
-                let open = nodes
-                    .iter()
-                    .filter(|(_, (claim, _))| *claim == NodeEligibility::Eligible)
-                    .map(|(slot, _)| *slot);
+            SlotSet::Nodes(_) | SlotSet::Values(_) => {
+                let open = self.numbers().filter(|slot| self.eligibility(*slot) == NodeEligibility::Eligible);
                 Box::new(open.filter(move |slot| state.index().slot_tasks(service, *slot).next().is_none()))
             }
         }
@@ -241,7 +258,7 @@ impl<'a> PlanBuilder<'a> {
             .filter(|slot| slots.eligibility(*slot) != NodeEligibility::Excluded)
             .collect();
         for slot in desired.iter().copied() {
-            let step = planner.plan(slot, slots.eligibility(slot), slots.node(slot), false);
+            let step = planner.plan(slots.context(slot, false));
             if !step.is_unchanged {
                 self.occupied_slots.insert(slot);
             }
@@ -255,7 +272,7 @@ impl<'a> PlanBuilder<'a> {
     /// Creates tasks for vacant slots.
     fn create_missing(&mut self, planner: &SlotPlanner<'_>, slots: &DesiredSlots, settled: &BTreeSet<u32>) {
         for slot in slots.vacant_slots(planner.state).filter(|slot| !settled.contains(slot)) {
-            let step = planner.plan(slot, slots.eligibility(slot), slots.node(slot), false);
+            let step = planner.plan(slots.context(slot, false));
             if (step.create.is_some() && !self.has_spare()) || !self.try_add(planner, slot, step) {
                 break;
             }
@@ -300,7 +317,7 @@ impl<'a> PlanBuilder<'a> {
             if slots.eligibility(slot) == NodeEligibility::Excluded || self.occupied_slots.contains(&slot) {
                 continue;
             }
-            let mut step = planner.plan(slot, slots.eligibility(slot), slots.node(slot), true);
+            let mut step = planner.plan(slots.context(slot, true));
             // A terminal task there may already be marked for removal.
             step.remove.retain(|task| !self.remove.contains(task));
             if !self.try_add(planner, slot, step) {

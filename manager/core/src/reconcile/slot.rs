@@ -15,6 +15,7 @@
 //! replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -24,7 +25,7 @@ use warren_types::{
 
 use super::{backoff, lost, update};
 use crate::settling::settling_time;
-use crate::state::{NewTask, NodeEligibility, State, eligibility, is_equivalent, is_final};
+use crate::state::{NewTask, NodeEligibility, State, is_equivalent, is_final};
 
 /// With the order `stop-first`: how long the second may have no node before the first is removed all the same,
 /// because it may have what the second needs.
@@ -69,12 +70,15 @@ pub(super) struct SlotPlanner<'a> {
 
 /// The slot that is planned.
 #[derive(Clone, Copy)]
-struct SlotContext {
-    slot: u32,
-    eligibility: NodeEligibility,
-    node: Option<NodeId>,
+pub(super) struct SlotContext<'s> {
+    pub slot: u32,
+    pub eligibility: NodeEligibility,
+    /// The node that its tasks are bound to.
+    pub node: Option<NodeId>,
+    /// The value of a label that its tasks are for.
+    pub label_value: Option<&'s Arc<str>>,
     /// A task of an older revision may be replaced by the update.
-    may_update: bool,
+    pub may_update: bool,
 }
 
 impl<'a> SlotPlanner<'a> {
@@ -188,9 +192,9 @@ impl<'a> SlotPlanner<'a> {
         both_write || (self.is_outdated(older) && self.order() == Some(UpdateOrder::StopFirst))
     }
 
-    /// What is to be done in the slot. `turn`: it may be updated.
-    pub fn plan(&self, slot: u32, claim: NodeEligibility, node: Option<NodeId>, turn: bool) -> SlotPlan {
-        let place = SlotContext { slot, eligibility: claim, node, may_update: turn };
+    /// What is to be done in the slot.
+    pub fn plan(&self, place: SlotContext<'_>) -> SlotPlan {
+        let slot = place.slot;
         let mut step = SlotPlan::default();
         let mut live = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
         match (live.next(), live.next()) {
@@ -213,7 +217,7 @@ impl<'a> SlotPlanner<'a> {
     }
 
     /// No task is live.
-    fn plan_vacant(&self, step: &mut SlotPlan, place: SlotContext) {
+    fn plan_vacant(&self, step: &mut SlotPlan, place: SlotContext<'_>) {
         let finished = self.ended(place.slot).iter().any(|task| self.is_finished(task));
         let waits = self.service.revision.task.writes_to_volumes() && self.has_volume_writer(place.slot);
         if place.eligibility == NodeEligibility::Eligible && !finished && !waits {
@@ -222,7 +226,7 @@ impl<'a> SlotPlanner<'a> {
     }
 
     /// One task is live.
-    fn plan_single(&self, step: &mut SlotPlan, place: SlotContext, task: &Task) {
+    fn plan_single(&self, step: &mut SlotPlan, place: SlotContext<'_>, task: &Task) {
         let (misplaced, outdated) = (self.misplaced.contains(&task.id), self.is_outdated(task));
         let must_go = misplaced || is_unhealthy(task);
         let finished =
@@ -231,7 +235,7 @@ impl<'a> SlotPlanner<'a> {
             step.remove.push(task.id);
             self.plan_vacant(step, place);
         };
-        if self.is_replaceable(task) {
+        if self.is_given_up(place, task) {
             return replacement(step);
         }
         if self.is_lost(task) {
@@ -261,7 +265,7 @@ impl<'a> SlotPlanner<'a> {
     }
 
     /// Two tasks are live.
-    fn plan_pair(&self, step: &mut SlotPlan, place: SlotContext, older: &Task, newer: &Task) {
+    fn plan_pair(&self, step: &mut SlotPlan, place: SlotContext<'_>, older: &Task, newer: &Task) {
         // Whatever the state of the second, this slot is the one being updated.
         let place = SlotContext { may_update: true, ..place };
         let outdated = self.is_outdated(older);
@@ -271,16 +275,16 @@ impl<'a> SlotPlanner<'a> {
         let is_settled = settling == Some(Duration::ZERO);
         let may_stay = !outdated || self.is_rollout_stopped;
         let misfit = self.misplaced.contains(&newer.id) || is_unhealthy(newer);
-        let unfit = self.is_replaceable(newer) || misfit || self.is_outdated(newer);
+        let unfit = self.is_given_up(place, newer) || misfit || self.is_outdated(newer);
         // If the older one receives no traffic, or both will be removed, there is nothing to wait for. After a
         // rollback the older one is the one that stays.
         let newer_leaves_alone = unfit && !outdated && !must_go;
         let has_taken_over =
             runs && (!older.observed.ready || ((is_settled || unfit) && !newer_leaves_alone));
-        if self.is_replaceable(older) || (has_taken_over && !self.is_lost(newer)) {
+        if self.is_given_up(place, older) || (has_taken_over && !self.is_lost(newer)) {
             step.remove.push(older.id);
             self.plan_single(step, place, newer);
-        } else if self.is_lost(newer) && !self.is_replaceable(newer) {
+        } else if self.is_lost(newer) && !self.is_given_up(place, newer) {
             // A further replacement would be a third.
         } else if unfit {
             step.remove.push(newer.id);
@@ -314,15 +318,16 @@ impl<'a> SlotPlanner<'a> {
     }
 
     /// A task that replaces `replaced`, if there is such a task.
-    fn new_task(&self, place: SlotContext, replaced: Option<&Task>) -> NewTask {
-        let SlotContext { slot, node: bound_to, .. } = place;
+    fn new_task(&self, place: SlotContext<'_>, replaced: Option<&Task>) -> NewTask {
+        let SlotContext { slot, node: bound_to, label_value, .. } = place;
         let alike = |task: &&Task| !self.is_outdated(task) && !task.is_surplus();
         let live = self.state.live_tasks(&self.service.id, slot).map(AsRef::as_ref);
         let live = live.filter(|task| !self.is_lost(task));
         let tasks = live.chain(self.ended(slot).iter().copied()).filter(alike);
         let not_before = backoff::not_before(tasks, self.now);
         let desired = if replaced.is_some() { DesiredTaskState::Ready } else { DesiredTaskState::Running };
-        NewTask { slot, not_before, desired, replaces: replaced.map(|task| task.id.number), bound_to }
+        let (replaces, label_value) = (replaced.map(|task| task.id.number), label_value.cloned());
+        NewTask { slot, not_before, desired, replaces, bound_to, label_value }
     }
 
     fn ended(&self, slot: u32) -> &[&'a Task] {
@@ -355,6 +360,13 @@ impl<'a> SlotPlanner<'a> {
         lost::replace_at(self.service, task).is_some_and(|at| at <= self.now)
     }
 
+    /// It is replaceable, and if it is for a value of a label, another node with the value may have its successor:
+    /// otherwise it continues when its node returns.
+    fn is_given_up(&self, place: SlotContext<'_>, task: &Task) -> bool {
+        let may_move = place.label_value.is_none() || place.eligibility == NodeEligibility::Eligible;
+        may_move && self.is_replaceable(task)
+    }
+
     /// After it the slot needs no further task.
     fn is_finished(&self, task: &Task) -> bool {
         is_final(task) && !self.is_outdated(task) && !task.is_surplus()
@@ -364,7 +376,8 @@ impl<'a> SlotPlanner<'a> {
     /// be left.
     fn is_retained(&self, task: &Task) -> bool {
         let node = task.node.and_then(|id| self.state.node(&id));
-        let may_stay = node.is_some_and(|node| eligibility(self.service, node) != NodeEligibility::Excluded);
+        let eligibility = node.map(|node| self.state.task_eligibility(self.service, task, node));
+        let may_stay = eligibility.is_some_and(|it| it != NodeEligibility::Excluded);
         let followed = || {
             let mut live = self.state.live_tasks(&self.service.id, task.slot);
             live.any(|other| other.id > task.id && other.desired == DesiredTaskState::Running)

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warren_types::{
-    FailureAction, FailureOutcome, Health, PauseCause, Revision, RolloutFailure, RolloutKind, Service,
+    FailureAction, FailureOutcome, Health, Node, PauseCause, Revision, RolloutFailure, RolloutKind, Service,
     ServiceMode, Task, TaskExit, TaskId, TaskState, Timestamp,
 };
 
 use crate::settling::settling_time;
-use crate::state::{NodeEligibility, RolloutStep, State, eligibility, is_equivalent, is_final};
+use crate::state::{NodeEligibility, RolloutStep, State, is_equivalent, is_final};
 
 /// What is to be recorded of a rollout now, and when to look again if nothing changes.
 #[derive(Debug, Default)]
@@ -200,13 +200,16 @@ fn unsettled_for(state: &State, service: &Service, now: Timestamp) -> Option<Dur
     has_result.then_some(longest)
 }
 
-/// Tasks of earlier revisions that the rollout replaces. Those of a global service stay while their nodes are
-/// down or paused.
+/// Tasks of earlier revisions that the rollout replaces. Those of a global service stay while their nodes, or all
+/// nodes with the value of the label that they are for, are down or paused.
 fn has_tasks_to_replace(state: &State, service: &Service) -> bool {
+    let accepts =
+        |task: &Task, node: &Node| state.task_eligibility(service, task, node) == NodeEligibility::Eligible;
     let is_to_replace = |task: &Task| {
         let node = task.node.and_then(|node| state.node(&node));
-        let accepts = node.is_none_or(|node| eligibility(service, node) == NodeEligibility::Eligible);
-        service.spec.mode != ServiceMode::Global || (task.lost_since().is_none() && accepts)
+        let other = || task.label_value().is_some() && state.nodes().any(|node| accepts(task, node));
+        let is_accepted = node.is_none_or(|node| accepts(task, node)) || other();
+        service.spec.mode != ServiceMode::Global || (task.lost_since().is_none() && is_accepted)
     };
     outdated_revisions(state, service)
         .any(|revision| tasks_of_revision(state, service, revision).any(is_to_replace))

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod availability;
+mod bootstrap;
 mod conditions;
 mod constraints;
 mod host_ports;
@@ -19,13 +20,14 @@ use super::view::{NodeInfo, NodeSet};
 ///
 /// A limit that must hold even if the state changes between plan and apply, like memory, must also be checked
 /// when an assignment is applied (`state/apply/placement.rs`); a preference, like a constraint, need not.
-const FILTERS: [&dyn Filter; 10] = [
+const FILTERS: [&dyn Filter; 11] = [
     &volumes::VolumeFilter,
     &status::StatusFilter,
     &availability::AvailabilityFilter,
     &conditions::ConditionFilter,
     &constraints::ConstraintFilter,
     &taints::TaintFilter,
+    &bootstrap::BootstrapFilter,
     &max_per_node::MaxPerNodeFilter,
     &resources::ResourceFilter,
     &addresses::AddressFilter,
@@ -58,7 +60,7 @@ impl FilterExplanation {
 
 /// Whether every filter admits it.
 pub(super) fn admits(group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
-    FILTERS.iter().all(|filter| filter.admits(group, node))
+    group.is_for(node.node) && FILTERS.iter().all(|filter| filter.admits(group, node))
 }
 
 /// Why no node is suitable: `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down`.
@@ -66,9 +68,12 @@ pub(super) fn explain(view: &NodeSet<'_>, group: &TaskGroup<'_>) -> String {
     if view.nodes.is_empty() {
         return "no node has joined yet".into();
     }
-    let asked = |node: &&NodeInfo<'_>| group.bound_to.is_none_or(|bound| bound == node.node.id);
-    let mut remaining: Vec<&NodeInfo<'_>> = view.nodes.iter().filter(asked).collect();
+    let mut remaining: Vec<&NodeInfo<'_>> =
+        view.nodes.iter().filter(|node| group.is_for(node.node)).collect();
     let total = remaining.len();
+    if let (0, Some(label), Some(value)) = (total, &group.service.spec.per, group.label_value) {
+        return format!("no node has {label}={value} any more");
+    }
     if total == 0 {
         return "its node was removed from the cluster".into();
     }

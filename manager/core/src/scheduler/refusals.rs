@@ -1,5 +1,5 @@
 //! Why tasks cannot be placed, per revision and the node that they are bound to: such tasks have the same
-//! reason, except those that have volumes of their own.
+//! reason, except those that have volumes of their own or are for one value of a label.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use super::volumes::volume_slot;
 pub struct UnschedulableReasons(BTreeMap<UnschedulableKey, Arc<str>>);
 
 /// Service, number of the revision, node that the task is bound to, and its slot if it has volumes of its
-/// own.
+/// own or is for one value of a label.
 type UnschedulableKey = (ServiceId, u64, Option<NodeId>, Option<u32>);
 
 impl UnschedulableReasons {
     /// Why a task has no node: `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down`.
     /// `None` if the scheduler has no reason for its revision.
     pub fn get(&self, task: &Task) -> Option<&Arc<str>> {
-        let key = (task.id.service, task.revision.number, task.bound_to(), volume_slot(task));
+        let slot = volume_slot(task).or(task.label_value().map(|_| task.slot));
+        let key = (task.id.service, task.revision.number, task.bound_to(), slot);
         self.0.get(&key).filter(|_| task.node.is_none())
     }
 
@@ -36,7 +37,7 @@ impl UnschedulableReasons {
     }
 
     pub(super) fn add(&mut self, group: &TaskGroup<'_>, reason: String) {
-        let slot = group.volumes.slot();
+        let slot = group.volumes.slot().or(group.label_value.map(|_| group.slot));
         self.0.insert((group.service.id, group.revision.number, group.bound_to, slot), reason.into());
     }
 }

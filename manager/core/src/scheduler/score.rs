@@ -1,14 +1,14 @@
 //! Which of the suitable nodes is best.
 
-use warren_types::{Placement, TaintEffect};
+use warren_types::Placement;
 
 use super::view::NodeInfo;
-use crate::state::intolerable_taints;
 
 /// Lower is better; fields are compared in this order, and ties go to the lower node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// Its taints with the effect PreferNoSchedule that the service does not tolerate.
+    /// Its taints that no toleration of the service selects: those with the effect PreferNoSchedule, and that it is
+    /// not verified for a bootstrap service. Others have kept the task away.
     pub avoided_taints: usize,
     /// Live tasks of the service on the node that stay. A recent failure of the revision counts as two, so
     /// that a slot that failed on a node prefers one with one task more, but not with many more.
@@ -27,8 +27,7 @@ impl Score {
         let total = candidate.node.description.resources;
         let cpu = thousandths(reserved.cpu.0, total.cpu.0);
         let memory = thousandths(reserved.memory.0, total.memory.0);
-        let avoided = intolerable_taints(placement, candidate.node)
-            .filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
+        let avoided = candidate.node.taints.iter().filter(|taint| !placement.tolerates(taint));
         Self {
             avoided_taints: avoided.count(),
             service_tasks: candidate.service_tasks.saturating_add(candidate.failures.saturating_mul(2)),

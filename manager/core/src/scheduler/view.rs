@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_types::{Health, Node, NodeId, PublishedPort, ServiceId, Task, TaskState, Timestamp};
+use warren_types::{Health, Node, NodeId, PublishedPort, ServiceId, ServiceName, Task, TaskState, Timestamp};
 
 use super::TaskGroup;
+use super::bootstrap::BootstrapProgress;
 use crate::state::{NodeAllocation, State};
 
 /// How long a failure lowers the score of a node for the revision that failed there.
@@ -43,12 +44,15 @@ pub(crate) struct NodeInfo<'a> {
     pub failures: u32,
     /// Host ports that this plan opens.
     pub opened_ports: Vec<(PublishedPort, ServiceId)>,
+    /// The bootstrap service that tasks of other services wait for here.
+    pub awaited_service: Option<&'a ServiceName>,
 }
 
 impl<'a> NodeSet<'a> {
     pub fn new(state: &'a State) -> Self {
         // Every node has an allocation, and both are ordered by node id.
         let nodes = state.nodes().zip(state.index().allocations.values());
+        let bootstrap = BootstrapProgress::of(state);
         let candidate = |(node, usage): (&'a Arc<Node>, &NodeAllocation)| NodeInfo {
             node,
             allocation: *usage,
@@ -56,6 +60,7 @@ impl<'a> NodeSet<'a> {
             live_tasks: 0,
             failures: 0,
             opened_ports: Vec::new(),
+            awaited_service: bootstrap.awaited_on(node),
         };
         Self { nodes: nodes.map(candidate).collect(), counted_revision: None, state }
     }

@@ -97,7 +97,9 @@ impl State {
                 rollout::advance(self, entry, *service, *revision, step)
             }
             Command::ResumeRollout { id, version, .. } => rollout::resume(self, entry, *id, *version),
-            Command::RemoveService { id, version, .. } => service::remove(self, entry, *id, *version),
+            Command::RemoveService { id, version, force, .. } => {
+                service::remove(self, entry, *id, *version, *force)
+            }
             Command::DeleteService { id, .. } => service::delete(self, entry, *id),
             Command::CreateTasks { service, revision, slots, .. } => {
                 task::create(self, entry, *service, *revision, slots)

@@ -123,6 +123,8 @@ pub enum Command {
         id: ServiceId,
         /// Only if the service still has this version.
         version: Option<u64>,
+        /// Also a bootstrap service.
+        force: bool,
         /// Time of the command.
         at: Timestamp,
     },

@@ -239,7 +239,7 @@ pub(super) fn service_status(service: &Service) -> u64 {
 pub(super) fn task(task: &Task) -> u64 {
     let Task { id, slot, revision, created_at, node, address, desired, observed, rare: special } = task;
     let usual = RareTaskFields::default();
-    let RareTaskFields { not_before, bound_to, volumes, lost_since, surplus } =
+    let RareTaskFields { not_before, bound_to, label_value, volumes, lost_since, surplus } =
         special.get().unwrap_or(&usual);
     let TaskStatus { state, attempt, since, ready, removed, health, details } = observed;
     let none = TaskStatusDetails::default();
@@ -288,7 +288,8 @@ pub(super) fn task(task: &Task) -> u64 {
     };
     let known =
         extension(extension(known, 1, list(volumes.iter().map(|name| text(name.as_str())))), 2, health);
-    extension(known, 3, u64::from(*surplus))
+    let known = extension(known, 3, u64::from(*surplus));
+    extension(known, 4, list(label_value.iter().map(|value| text(value))))
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> u64 {

@@ -98,6 +98,7 @@ impl State {
         self.check_secret_objects()?;
         let volumes = self.check_volumes()?;
         let mut slots: BTreeMap<_, u32> = BTreeMap::new();
+        let (mut values, mut numbers) = (BTreeMap::new(), BTreeMap::new());
         let mut addresses = BTreeMap::new();
         for task in self.tasks() {
             self.check_task(task)?;
@@ -106,6 +107,13 @@ impl State {
             *live += u32::from(task.is_live());
             // Only a replacement waits: a task next to another one is not desired to run at first.
             ensure(*live <= 2, || format!("task {} is the third live one of slot {}", task.id, task.slot))?;
+            if let Some(value) = task.label_value() {
+                let known = *values.entry((task.id.service, task.slot)).or_insert(value);
+                let slot = *numbers.entry((task.id.service, value)).or_insert(task.slot);
+                ensure((known, slot) == (value, task.slot), || {
+                    format!("task {} for {value} is in slot {} of {known}, not {slot}", task.id, task.slot)
+                })?;
+            }
             if let Some(address) = task.address.filter(|_| task.holds_resources()) {
                 let is_withdrawn = self.withdrawn.contains_key(&WithdrawnAddress::Address(address));
                 ensure(!is_withdrawn, || format!("{address} of task {} was given too early", task.id))?;
@@ -226,9 +234,12 @@ impl State {
         ensure(known.any(|known| *known == task.revision), || {
             format!("task {id} is of revision {}, which its service does not know", task.revision.number)
         })?;
-        let global = service.spec.mode == ServiceMode::Global;
-        ensure(global == task.bound_to().is_some(), || {
+        let per_node = service.spec.mode == ServiceMode::Global && service.spec.per.is_none();
+        ensure(per_node == task.bound_to().is_some(), || {
             format!("task {id} is bound to {:?}", task.bound_to())
+        })?;
+        ensure(service.spec.per.is_some() == task.label_value().is_some(), || {
+            format!("task {id} is for the value {:?}", task.label_value())
         })?;
         let astray = task.bound_to().is_some() && task.node.is_some() && task.bound_to() != task.node;
         ensure(!astray, || format!("task {id} is on {:?} and bound to {:?}", task.node, task.bound_to()))?;

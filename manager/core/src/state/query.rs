@@ -17,7 +17,7 @@ use warren_types::{
 };
 
 use super::address::{address_capacity, subnet_capacity};
-use super::{MAX_NODE_SUBNETS, NodeAllocation, NodeEligibility, Refusal, State, TaskCounts, eligibility};
+use super::{MAX_NODE_SUBNETS, NodeAllocation, NodeEligibility, Refusal, State, TaskCounts};
 
 /// How often a worker sends usage and conditions.
 pub const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
@@ -106,14 +106,22 @@ impl State {
         self.cluster.as_ref().map_or(0, |cluster| cluster.count_subnets().saturating_sub(taken))
     }
 
-    /// The desired number of tasks: its replicas, or the nodes that have or should have a task. Zero for a
-    /// service that is being removed.
+    /// The desired number of tasks: its replicas, or the nodes (or values of its label) that have or should have a
+    /// task. Zero for a service that is being removed.
     pub fn desired_tasks(&self, service: &Service) -> u32 {
         match service.spec.mode {
             _ if service.removing => 0,
             ServiceMode::Replicated { replicas } => replicas,
+            ServiceMode::Global if let Some(label) = &service.spec.per => {
+                let slots = self.value_slots(service, label);
+                let has_task = |slot: u32| self.live_task(&service.id, slot).is_some();
+                let desired = slots
+                    .iter()
+                    .filter(|(slot, it)| it.eligibility == NodeEligibility::Eligible || has_task(**slot));
+                u32::try_from(desired.count()).unwrap_or(u32::MAX)
+            }
             ServiceMode::Global => {
-                let desired = self.nodes().filter(|node| match eligibility(service, node) {
+                let desired = self.nodes().filter(|node| match self.eligibility(service, node) {
                     NodeEligibility::Eligible => true,
                     NodeEligibility::KeepOnly => self.has_task_for(&service.id, node),
                     NodeEligibility::Excluded => false,
@@ -223,6 +231,7 @@ impl State {
             desired: task.desired,
             service_labels: task.revision.labels.clone(),
             volumes: task.volumes().iter().map(|name| self.volume_assignment(name)).collect(),
+            bootstrap: service.spec.bootstrap,
         })
     }
 

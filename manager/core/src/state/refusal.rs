@@ -119,6 +119,15 @@ pub enum Refusal {
         /// The service.
         service: ServiceName,
     },
+    /// Tasks of other services wait for those of a bootstrap service.
+    #[error(
+        "service {service} is a bootstrap service: tasks of other services on its nodes may depend on it; remove it with \
+         `warren service rm --force {service}`"
+    )]
+    BootstrapService {
+        /// The service.
+        service: ServiceName,
+    },
     /// The service cannot be deleted yet.
     #[error("service {service} still has {tasks} task records or is not being removed; remove it first")]
     ServiceInUse {

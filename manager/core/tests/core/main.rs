@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod backoff;
+mod bootstrap;
 mod cluster_settings;
 mod completion;
 mod conditions;
@@ -15,6 +16,7 @@ mod global_services;
 mod health;
 mod image_pins;
 mod joining;
+mod label_values;
 mod liveness;
 mod lost;
 mod many_replicas;

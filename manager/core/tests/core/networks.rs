@@ -166,7 +166,12 @@ fn withdrawn_address_is_assigned_again_after_all_nodes_forgot_it() {
     cluster.service(1, spec("web", 1));
     cluster.settle();
     let address = cluster.task(1, 1).address.unwrap();
-    cluster.accept(Command::RemoveService { id: service_id(1), version: None, at: cluster.now });
+    cluster.accept(Command::RemoveService {
+        id: service_id(1),
+        version: None,
+        force: false,
+        at: cluster.now,
+    });
     cluster.settle();
     cluster.clean_up();
     let withdrawal = cluster.state.oldest_withdrawal().unwrap();

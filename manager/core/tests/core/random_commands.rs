@@ -79,6 +79,8 @@ fn any_spec() -> impl Strategy<Value = ServiceSpec> {
             if global && replicas > 3 {
                 spec.mode = ServiceMode::Global;
                 spec.placement.preferences.clear();
+                spec.bootstrap = replicas == 5;
+                spec.per = most.map(|_| "node.labels.zone".parse().unwrap());
             } else {
                 spec.placement.max_per_node = most;
             }
@@ -126,8 +128,8 @@ fn persons_command() -> impl Strategy<Value = Command> {
         3 => (id(), any_spec(), time()).prop_map(|(id, spec, at)| Command::CreateService { id, spec, at }),
         2 => (id(), version(), 0..8u32, time())
             .prop_map(|(id, version, replicas, at)| Command::ScaleService { id, version, replicas, at }),
-        1 => (id(), version(), time())
-            .prop_map(|(id, version, at)| Command::RemoveService { id, version, at }),
+        1 => (id(), version(), any::<bool>(), time())
+            .prop_map(|(id, version, force, at)| Command::RemoveService { id, version, force, at }),
         3 => (id(), version(), any_spec(), prop::bool::weighted(0.2), time()).prop_map(
             |(id, version, spec, force, at)| Command::UpdateService { id, version, spec, force, at }
         ),
@@ -255,13 +257,15 @@ fn planned_command() -> impl Strategy<Value = Command> {
     let desired = prop::sample::select(&DesiredTaskState::ALL[..]);
     let replaces = prop::option::of(0..12u64);
     let bound_to = prop::option::weighted(0.3, node());
-    let new_task = (0..8u32, prop::option::of(time()), desired, replaces, bound_to).prop_map(
-        |(slot, not_before, desired, replaces, bound_to)| NewTask {
+    let label_value = prop::option::weighted(0.3, "[0-2]".prop_map(Into::into));
+    let new_task = (0..8u32, prop::option::of(time()), desired, replaces, bound_to, label_value).prop_map(
+        |(slot, not_before, desired, replaces, bound_to, label_value)| NewTask {
             slot,
             not_before,
             desired,
             replaces,
             bound_to,
+            label_value,
         },
     );
     let statuses = [NodeStatus::Unknown, NodeStatus::Ready, NodeStatus::Down];

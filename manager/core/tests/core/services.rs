@@ -147,7 +147,7 @@ fn removing_service_refuses_changes() {
     let mut world = TestCluster::new();
     world.service(1, publishing("web", 2, 8080));
     world.remove(1);
-    let again = Command::RemoveService { id: service_id(1), version: Some(1), at: world.now };
+    let again = Command::RemoveService { id: service_id(1), version: Some(1), force: false, at: world.now };
     let answer = CommandResponse::Service(world.state.service(&service_id(1)).unwrap().clone());
     assert_eq!(world.apply(&again), ApplyOutcome::Unchanged { answer });
     let leaving = "service web is being removed; wait until it is removed";

@@ -71,6 +71,15 @@ pub fn global(name: &str) -> ServiceSpec {
     ServiceSpec { mode: ServiceMode::Global, ..spec(name, 0) }
 }
 
+/// With a task per value of the label `zone`.
+pub fn per_zone(name: &str) -> ServiceSpec {
+    ServiceSpec { per: Some("node.labels.zone".parse().unwrap()), ..global(name) }
+}
+
+pub fn bootstrap(spec: ServiceSpec) -> ServiceSpec {
+    ServiceSpec { bootstrap: true, ..spec }
+}
+
 /// With tolerations.
 pub fn tolerating(spec: ServiceSpec, tolerations: &[&str]) -> ServiceSpec {
     let tolerations = tolerations.iter().map(|text| text.parse().unwrap()).collect();
@@ -119,7 +128,14 @@ pub fn with_volumes(name: &str, replicas: u32, volumes: &[&str]) -> ServiceSpec 
 
 /// A task that runs immediately in a vacant slot.
 pub fn new_task(slot: u32) -> NewTask {
-    NewTask { slot, not_before: None, desired: DesiredTaskState::Running, replaces: None, bound_to: None }
+    NewTask {
+        slot,
+        not_before: None,
+        desired: DesiredTaskState::Running,
+        replaces: None,
+        bound_to: None,
+        label_value: None,
+    }
 }
 
 pub fn reserving(name: &str, replicas: u32, reservations: Resources) -> ServiceSpec {
@@ -385,7 +401,12 @@ impl TestCluster {
 
     #[track_caller]
     pub fn remove(&mut self, number: u128) {
-        self.accept(Command::RemoveService { id: service_id(number), version: None, at: self.now });
+        self.accept(Command::RemoveService {
+            id: service_id(number),
+            version: None,
+            force: true,
+            at: self.now,
+        });
     }
 
     /// The worker of the task's node sends the report.

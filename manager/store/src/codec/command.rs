@@ -93,7 +93,7 @@ commands! {
     UpdateService { id, version, spec, force, at }
     RollbackService { id, version, revision, at }
     ResumeRollout { id, version, at }
-    RemoveService { id, version, at }
+    RemoveService { id, version, at, force }
     DeleteService { term, id }
     AssignTasks { term, placements, at }
     SetDesiredTaskState { term, task_ids: tasks, desired, at }
@@ -128,24 +128,26 @@ commands! {
 }
 
 fn wire_new_task(new: &NewTask) -> v1::NewTask {
-    let NewTask { slot, not_before, desired, replaces, bound_to } = new;
+    let NewTask { slot, not_before, desired, replaces, bound_to, label_value } = new;
     v1::NewTask {
         slot: *slot,
         not_before: not_before.to_wire(),
         desired: desired.to_wire(),
         replaces: *replaces,
         bound_to: bound_to.to_wire(),
+        label_value: label_value.as_deref().map(str::to_owned),
     }
 }
 
 fn new_task(wire: v1::NewTask) -> Result<NewTask, Violations> {
-    let v1::NewTask { slot, not_before, desired, replaces, bound_to } = wire;
+    let v1::NewTask { slot, not_before, desired, replaces, bound_to, label_value } = wire;
     Ok(NewTask {
         slot,
         not_before: read_field("not_before", not_before)?,
         desired: read_field("desired", desired)?,
         replaces,
         bound_to: read_field("bound_to", bound_to)?,
+        label_value: label_value.map(Into::into),
     })
 }
 

@@ -228,7 +228,7 @@ impl v1::services_server::Services for ScriptedApiServer {
         &self,
         request: Request<v1::RemoveServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let v1::RemoveServiceRequest { reference, version } = request.into_inner();
+        let v1::RemoveServiceRequest { reference, version, force: _ } = request.into_inner();
         self.write(format!("{reference} {version:?}")).await
     }
 

@@ -154,7 +154,7 @@ async fn removal_whose_answer_was_lost_is_done_once_nothing_is_there() {
     let gone = Err(problem(Code::NotFound, "NOT_FOUND"));
     let writes = [Err(Status::unavailable("a proxy gave up")), gone].into();
     let (client, _, _serving) = asking(FakeScript { writes, ..FakeScript::default() }).await;
-    assert!(client.services().remove("web", None).await.unwrap().removing);
+    assert!(client.services().remove("web", None, false).await.unwrap().removing);
 }
 
 #[tokio::test]

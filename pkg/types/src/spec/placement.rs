@@ -1,5 +1,6 @@
 //! Placement rules: on which nodes the tasks of a service may run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -42,6 +43,42 @@ pub enum PlacementPreference {
     Spread(String),
 }
 
+/// A label of nodes: `node.labels.datacenter`. Stored and sent as text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeLabel(String);
+
+/// A text that is not a label of nodes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found:?} is not a label of nodes; give node.labels.KEY")]
+pub struct ParseNodeLabelError {
+    found: String,
+}
+
+impl NodeLabel {
+    /// The value of the label, if the node has it.
+    pub fn value_of<'a>(&self, labels: &'a BTreeMap<String, String>) -> Option<&'a str> {
+        labels.get(&self.0).map(String::as_str)
+    }
+}
+
+impl FromStr for NodeLabel {
+    type Err = ParseNodeLabelError;
+
+    fn from_str(text: &str) -> Result<Self, ParseNodeLabelError> {
+        let key = text.trim().strip_prefix("node.labels.").filter(|key| is_label_key(key));
+        let found = || ParseNodeLabelError { found: text.chars().take(64).collect() };
+        key.map(|key| Self(key.to_owned())).ok_or_else(found)
+    }
+}
+
+impl fmt::Display for NodeLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node.labels.{}", self.0)
+    }
+}
+
+serde_as_text!(NodeLabel);
+
 /// A text that is not a placement preference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is not a placement preference; give spread=node.labels.KEY")]
@@ -53,10 +90,9 @@ impl FromStr for PlacementPreference {
     type Err = ParsePreferenceError;
 
     fn from_str(text: &str) -> Result<Self, ParsePreferenceError> {
-        let label = text.trim().strip_prefix("spread=").map(str::trim_start);
-        let label = label.and_then(|key| key.strip_prefix("node.labels.")).filter(|key| is_label_key(key));
+        let label = text.trim().strip_prefix("spread=").and_then(|label| label.parse().ok());
         let found = || ParsePreferenceError { found: text.chars().take(64).collect() };
-        label.map(|label| Self::Spread(label.to_owned())).ok_or_else(found)
+        label.map(|NodeLabel(key)| Self::Spread(key)).ok_or_else(found)
     }
 }
 
@@ -299,6 +335,18 @@ mod tests {
         ] {
             let error = wrong.parse::<PlacementPreference>().unwrap_err().to_string();
             assert!(error.ends_with("is not a placement preference; give spread=node.labels.KEY"), "{error}");
+        }
+    }
+
+    #[test]
+    fn node_label_round_trip() {
+        let parsed: NodeLabel = " node.labels.zone".parse().unwrap();
+        assert_eq!((parsed.to_string().as_str(), parsed.0.as_str()), ("node.labels.zone", "zone"));
+        let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+        assert_eq!((parsed.value_of(&labels), parsed.value_of(&BTreeMap::new())), (Some("a"), None));
+        for wrong in ["", "zone", "node.labels.", "node.id", "engine.labels.zone", "node.labels.a b"] {
+            let error = wrong.parse::<NodeLabel>().unwrap_err().to_string();
+            assert!(error.ends_with("is not a label of nodes; give node.labels.KEY"), "{error}");
         }
     }
 

@@ -76,7 +76,9 @@ async fn measure_removal(
         idle.sample(services).await?;
     }
     let start = Instant::now();
-    services.remove(v1::RemoveServiceRequest { reference: large.clone(), version: None }).await?;
+    services
+        .remove(v1::RemoveServiceRequest { reference: large.clone(), version: None, force: false })
+        .await?;
     while exists(services, &large).await? {
         ensure!(start.elapsed() < 10 * SOON, "the service is not removed after {:?}", start.elapsed());
         busy.sample(services).await?;
@@ -102,7 +104,7 @@ impl CommandLatencies {
         services.get(v1::Reference { reference: reference.clone() }).await?;
         self.reads.push(milliseconds(begin));
         let begin = Instant::now();
-        services.remove(v1::RemoveServiceRequest { reference, version: None }).await?;
+        services.remove(v1::RemoveServiceRequest { reference, version: None, force: false }).await?;
         self.writes.push(milliseconds(begin));
         // Not a wait for a condition: people and tools pause as well.
         tokio::time::sleep(LOOK).await;

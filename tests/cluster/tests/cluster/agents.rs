@@ -126,7 +126,7 @@ async fn service_survives_its_agent_and_leaves_nothing() {
     running(&world, 5).await;
     client.services().scale("web", 1, None).await.unwrap();
     running(&world, 1).await;
-    client.services().remove("web", None).await.unwrap();
+    client.services().remove("web", None, false).await.unwrap();
     running(&world, 0).await;
     eventually_async(WAIT_DEADLINE, "everything to be gone", || async {
         let left = (machine.runtime.list().await.unwrap().len(), machine.network.tasks().len());

@@ -171,7 +171,7 @@ async fn following_takes_up_later_tasks_and_outlives_a_lost_node() {
     stream.send(lines([40])).await;
     while next(&mut entries).await.unwrap() != "1@n1 40" {}
     // A removed task has no more output.
-    client.services().remove("web", None).await.unwrap();
+    client.services().remove("web", None, false).await.unwrap();
     for stream in [stream, later] {
         stream.send(Frame::Done(v1::StreamDone {})).await;
         stream.wait_closed().await;
@@ -314,7 +314,7 @@ async fn log_of_ended_task_is_read_from_its_node() {
     let mut entries = read(web()).await.unwrap();
     let _stream = answer(&mut worker, vec![lines([30])]).await;
     assert_eq!(next(&mut entries).await.unwrap(), "1@n1 30");
-    client.services().remove("web", None).await.unwrap();
+    client.services().remove("web", None, false).await.unwrap();
     let is_gone = || async {
         match client.tasks().get(&first).await {
             Err(error) if error.is_not_found() => Ok(()),

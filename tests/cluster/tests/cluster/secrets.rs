@@ -83,7 +83,7 @@ async fn a_secret_goes_to_the_node_of_its_task_and_to_no_other() {
     assert_eq!(none.code(), Code::InvalidArgument);
 
     worker.run_all().await;
-    client.services().remove("web", None).await.unwrap();
+    client.services().remove("web", None, false).await.unwrap();
     worker
         .has("it to be stopped", |tasks| {
             tasks.values().all(|it| it.desired() > v1::DesiredTaskState::Running)

@@ -57,7 +57,7 @@ async fn assignments_reach_worker_and_reports_reach_api() {
 
     client.services().scale("web", 3, None).await.unwrap();
     worker.has("a third task", |tasks| tasks.len() == 3).await;
-    client.services().remove("web", None).await.unwrap();
+    client.services().remove("web", None, false).await.unwrap();
     let stopping = |task: &v1::TaskAssignment| task.desired() > v1::DesiredTaskState::Running;
     worker.has("all to be stopped", |tasks| tasks.values().all(stopping)).await;
     let missing = |id: &String| v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) };

@@ -44,7 +44,7 @@ async fn watch_is_ordered_and_resumable() {
     let is_gone = |change: &Change| *change == Change::RemovedService(made.id.clone());
     let created = until(&mut stream, is_web).await;
     let planned = until(&mut stream, is_task).await;
-    client.services().remove("web", None).await.unwrap();
+    client.services().remove("web", None, false).await.unwrap();
     let removed = until(&mut stream, is_gone).await;
     assert!(start < created && created <= planned && planned < removed);
 

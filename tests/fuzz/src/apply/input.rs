@@ -132,7 +132,11 @@ impl<'a> FuzzInput<'a> {
             1 => {
                 let (id, version, mut spec) = (self.service()?, self.version()?, self.spec()?);
                 spec.placement = self.placement()?;
-                spec.mode = if self.sometimes()? { ServiceMode::Global } else { spec.mode };
+                if self.sometimes()? {
+                    spec.mode = ServiceMode::Global;
+                    spec.bootstrap = spec.task.command.is_some();
+                    spec.per = spec.labels.keys().find_map(|key| format!("node.labels.{key}").parse().ok());
+                }
                 Command::UpdateService { id, version, spec, force: self.sometimes()?, at }
             }
             2 => {
@@ -193,7 +197,10 @@ impl<'a> FuzzInput<'a> {
                 let (id, version, replicas) = (self.service()?, self.version()?, self.small()?);
                 Command::ScaleService { id, version, replicas, at }
             }
-            15 => Command::RemoveService { id: self.service()?, version: self.version()?, at },
+            15 => {
+                let (id, version) = (self.service()?, self.version()?);
+                Command::RemoveService { id, version, force: version.is_some(), at }
+            }
             16 => {
                 let (service, revision) = (self.service()?, self.number(1, 1)?);
                 Command::CreateTasks { term, service, revision, slots: self.list(6, Self::new_task)?, at }
@@ -398,7 +405,8 @@ impl<'a> FuzzInput<'a> {
         let desired = if self.sometimes()? { DesiredTaskState::Ready } else { DesiredTaskState::Running };
         let replaces = if self.sometimes()? { Some(self.number(1, 11)?) } else { None };
         let bound_to = if self.sometimes()? { Some(self.node()?) } else { None };
-        Ok(NewTask { slot, not_before, desired, replaces, bound_to })
+        let label_value = (bound_to.is_none() && not_before.is_some()).then(|| slot.to_string().into());
+        Ok(NewTask { slot, not_before, desired, replaces, bound_to, label_value })
     }
 
     fn report(&mut self) -> Result<TaskReport> {

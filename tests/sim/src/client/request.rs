@@ -99,7 +99,9 @@ impl ClientRequest {
             Self::Rollback(id, version) => {
                 Command::RollbackService { id, version: Some(version), revision: None, at }
             }
-            Self::Remove(id, version) => Command::RemoveService { id, version: Some(version), at },
+            Self::Remove(id, version) => {
+                Command::RemoveService { id, version: Some(version), force: true, at }
+            }
             Self::SetAvailability(id, availability) => node(id, None, Some(availability)),
             Self::SetZone(id, zone) => node(id, Some(zone), None),
             Self::SetTaint(id, effect) => Command::UpdateNode {

@@ -31,6 +31,8 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         name,
         labels,
         mode,
+        per,
+        bootstrap,
         task,
         ports,
         placement,
@@ -47,6 +49,8 @@ fn to_flags(spec: &ServiceSpec) -> Vec<String> {
         ServiceMode::Replicated { replicas } => say("replicas", replicas.to_string()),
         ServiceMode::Global => say("mode", "global".to_owned()),
     }
+    per.iter().for_each(|label| say("per", label.to_string()));
+    say("bootstrap", bootstrap.to_string());
     say("replace-after", time(*replace_after));
     say("endpoint-mode", endpoint_mode.to_string());
     labels.iter().for_each(|(key, value)| say("label", format!("{key}={value}")));

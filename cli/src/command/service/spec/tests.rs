@@ -298,6 +298,18 @@ fn without_flags_everything_is_the_default() {
 }
 
 #[test]
+fn bootstrap_service_may_have_a_task_per_value() {
+    let global = &["--mode=global", "--per=node.labels.zone", "--bootstrap"];
+    let spec = created(global).unwrap();
+    let label = spec.per.as_ref().map(ToString::to_string);
+    assert_eq!((label.as_deref(), spec.bootstrap), (Some("node.labels.zone"), true));
+    check(global, &["--bootstrap=false"], &[("/bootstrap", Value::Null)]);
+    check(global, &["--replace-after=1m"], &[("/replaceAfter", "1m".into())]);
+    let wrong = "spec.mode: a global service has one task per value of its label; leave --replicas out";
+    assert_eq!(changed(&spec, &["--replicas=2"]).unwrap_err().to_string(), wrong);
+}
+
+#[test]
 fn arguments_are_words_none_or_the_images_own() {
     let args = |more: &[&str]| created(more).unwrap().task.args;
     assert_eq!(args(&[]), None);

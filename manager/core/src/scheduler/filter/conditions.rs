@@ -8,19 +8,25 @@ use super::{Filter, FilterExplanation, NodeInfo, TaskGroup};
 
 pub(super) struct ConditionFilter;
 
-fn first_condition(node: &NodeInfo<'_>) -> Option<NodeCondition> {
-    node.node.conditions.iter().copied().find(|condition| condition.blocks_scheduling())
+/// The first condition of the node that keeps the group away. Scarce disk or memory does not keep a bootstrap service
+/// away: what frees them may be one.
+fn first_condition(group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> Option<NodeCondition> {
+    let blocks = |condition: &NodeCondition| match condition {
+        NodeCondition::DiskPressure | NodeCondition::MemoryPressure => !group.service.spec.bootstrap,
+        condition => condition.blocks_scheduling(),
+    };
+    node.node.conditions.iter().copied().find(blocks)
 }
 
 impl Filter for ConditionFilter {
-    fn admits(&self, _: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
-        first_condition(node).is_none()
+    fn admits(&self, group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
+        first_condition(group, node).is_none()
     }
 
     /// A node is counted under the first of its conditions.
-    fn explain(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
+    fn explain(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
         let mut counts: BTreeMap<NodeCondition, usize> = BTreeMap::new();
-        for condition in refused.iter().filter_map(|node| first_condition(node)) {
+        for condition in refused.iter().filter_map(|node| first_condition(group, node)) {
             *counts.entry(condition).or_default() += 1;
         }
         counts.into_iter().filter_map(|(condition, nodes)| phrase(condition, nodes)).collect()

@@ -101,6 +101,7 @@ mod tests {
             desired: DesiredTaskState::Running,
             replaces: None,
             bound_to: None,
+            label_value: None,
         }];
         run(Command::CreateTasks { term: 1, service, revision: 1, slots, at });
         let placements = vec![(TaskId { service, number: 1 }, NodeId(Id(1)))];
@@ -125,6 +126,8 @@ mod tests {
                 revision: &revision,
                 tasks: Vec::new(),
                 bound_to: None,
+                label_value: None,
+                slot: 1,
                 predecessor_node: None,
                 volumes: Default::default(),
             }
@@ -147,6 +150,8 @@ mod tests {
             revision: &revision,
             tasks: Vec::new(),
             bound_to: None,
+            label_value: None,
+            slot: 1,
             predecessor_node: None,
             volumes: Default::default(),
         };

@@ -15,12 +15,12 @@ pub(super) struct TaintFilter;
 
 impl Filter for TaintFilter {
     fn admits(&self, group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
-        tolerates_taints(group.placement(), node.node)
+        tolerates_taints(group.service, node.node)
     }
 
     /// Names the taints of most nodes.
     fn explain(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation> {
-        let taints = refused.iter().flat_map(|node| intolerable_taints(group.placement(), node.node));
+        let taints = refused.iter().flat_map(|node| intolerable_taints(group.service, node.node));
         let mut counts: BTreeMap<&Taint, usize> = BTreeMap::new();
         for taint in taints.filter(|taint| taint.effect != TaintEffect::PreferNoSchedule) {
             *counts.entry(taint).or_default() += 1;

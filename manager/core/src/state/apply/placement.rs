@@ -6,7 +6,9 @@ use std::net::Ipv4Addr;
 use warren_types::{Availability, Node, NodeId, NodeStatus, Task, TaskId, VolumeName};
 
 use super::{ApplyContext, address, volume};
-use crate::state::{CommandResponse, MAX_NODE_SUBNETS, State, StateChange, digest, tolerates_taints};
+use crate::state::{
+    CommandResponse, MAX_NODE_SUBNETS, State, StateChange, digest, has_label_value, tolerates_taints,
+};
 
 pub(super) fn assign(
     state: &mut State,
@@ -58,7 +60,9 @@ fn check(state: &State, entry: &ApplyContext, task: TaskId, node: NodeId) -> Opt
     let wants_place = task.is_live() && task.node.is_none() && !held_back;
     let takes_tasks = node.status == NodeStatus::Ready && node.availability == Availability::Active;
     let service = state.services.get(&task.id.service);
-    let is_tolerated = service.is_none_or(|it| tolerates_taints(&it.revision.placement, node));
+    let value = task.label_value().map(AsRef::as_ref);
+    let is_tolerated =
+        service.is_none_or(|it| tolerates_taints(it, node) && has_label_value(it, value, node));
     let may_be_here = task.bound_to().is_none_or(|bound| bound == node.id);
     if !wants_place || !takes_tasks || !is_tolerated || !may_be_here || !has_capacity(state, task, node) {
         return None;

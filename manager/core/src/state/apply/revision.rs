@@ -5,8 +5,8 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use warren_types::{
-    FailureOutcome, ImageDigest, Revision, RolloutFailure, RolloutKind, RolloutRecord, SecretObjectId,
-    SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, Violation, Violations,
+    FailureOutcome, ImageDigest, NodeId, Revision, RolloutFailure, RolloutKind, RolloutRecord,
+    SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, Violation, Violations,
 };
 
 use super::{ApplyContext, network, ports, service};
@@ -47,6 +47,13 @@ pub(super) fn update(
             "a replicated service stays replicated and a global one global; create a new service",
         );
     }
+    if known.spec.per != spec.per {
+        let message = match &known.spec.per {
+            Some(label) => format!("the service has a task per value of {label}; that cannot be changed"),
+            None => "the service has no tasks per value of a label; that cannot be changed".to_owned(),
+        };
+        violations.add("spec.per", format!("{message}; create a new service"));
+    }
     network::check(state, id, spec, &mut violations);
     if force && version.is_none() {
         violations.0.push(version_required());
@@ -68,7 +75,15 @@ pub(super) fn update(
     let kind = RolloutKind::Update;
     let next = (!is_identical(&next, current)).then_some(next);
     let next = next.map(|revision| NextRevision { revision, pin: None, kind, failure: None });
-    change(state, entry, id, spec.clone(), next)
+    let is_bootstrap_changed = known.spec.bootstrap != spec.bootstrap;
+    let response = change(state, entry, id, spec.clone(), next)?;
+    if is_bootstrap_changed {
+        // The nodes of its tasks learn which of them start first.
+        let nodes: BTreeSet<NodeId> =
+            state.tasks_of(&id).filter(|task| task.holds_resources()).filter_map(|task| task.node).collect();
+        nodes.into_iter().for_each(|node| state.bump_assignment(entry, node));
+    }
+    Ok(response)
 }
 
 pub(super) fn rollback(

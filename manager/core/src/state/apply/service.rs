@@ -102,7 +102,8 @@ pub(super) fn scale(
 ) -> Result<CommandResponse, Refusal> {
     let service = find_not_removing(state, id)?;
     let Some(current) = service.spec.replicas() else {
-        let message = format!("{} is a global service: it has one task per node", service.spec.name);
+        let per = service.spec.per.as_ref().map_or("node".to_owned(), |label| format!("value of {label}"));
+        let message = format!("{} is a global service: it has one task per {per}", service.spec.name);
         return Err(Refusal::Invalid(Violation::new("replicas", message).into()));
     };
     if current == replicas {
@@ -125,10 +126,14 @@ pub(super) fn remove(
     entry: &mut ApplyContext,
     id: ServiceId,
     version: Option<u64>,
+    force: bool,
 ) -> Result<CommandResponse, Refusal> {
     let service = find(state, id)?;
     if service.removing {
         return Ok(CommandResponse::Service(service.clone()));
+    }
+    if service.spec.bootstrap && !force {
+        return Err(Refusal::BootstrapService { service: service.spec.name.clone() });
     }
     check_version(service, version)?;
     let revision = service.revision.clone();

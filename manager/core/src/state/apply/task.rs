@@ -9,6 +9,7 @@ use warren_types::{
 
 use super::ApplyContext;
 use crate::state::index::Facets;
+use crate::state::label_values::ValueNumbers;
 use crate::state::{CommandResponse, NewTask, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
@@ -31,12 +32,15 @@ pub(super) fn create(
     let mut next_task = service.next_task_number;
     // Each slot is handled once, so that a task created by one item does not satisfy another one.
     let mut seen = BTreeSet::new();
+    let mut values = service.spec.per.is_some().then(|| ValueNumbers::of(state, &id));
     for new in slots.iter().filter(|new| new.desired <= DesiredTaskState::Running) {
-        let NewTask { slot, not_before, desired, replaces, bound_to } = *new;
-        if !seen.insert(slot)
-            || !is_desired_slot(state, &service.spec.mode, slot, bound_to)
-            || !is_slot_free(state, id, slot, replaces)
-        {
+        let NewTask { slot, not_before, desired, replaces, bound_to, ref label_value } = *new;
+        let is_desired = match (&mut values, label_value) {
+            (None, None) => is_desired_slot(state, &service.spec.mode, slot, bound_to),
+            (Some(values), Some(value)) => bound_to.is_none() && values.claim(value, slot),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if !is_desired || !seen.insert(slot) || !is_slot_free(state, id, slot, replaces) {
             continue;
         }
         let task = Task {
@@ -48,7 +52,12 @@ pub(super) fn create(
             address: None,
             desired,
             observed: TaskStatus::new(entry.now),
-            rare: BoxedDefault::new(RareTaskFields { not_before, bound_to, ..RareTaskFields::default() }),
+            rare: BoxedDefault::new(RareTaskFields {
+                not_before,
+                bound_to,
+                label_value: label_value.clone(),
+                ..RareTaskFields::default()
+            }),
         };
         next_task = next_task.saturating_add(1);
         state.index.change_task(&task, None, Some(Facets::of(&task)));

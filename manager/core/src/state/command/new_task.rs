@@ -1,9 +1,11 @@
 //! A task that a plan creates.
 
+use std::sync::Arc;
+
 use warren_types::{DesiredTaskState, NodeId, Timestamp};
 
 /// The new task of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewTask {
     /// Position in the service: see [`warren_types::Task::slot`].
     pub slot: u32,
@@ -16,4 +18,6 @@ pub struct NewTask {
     pub replaces: Option<u64>,
     /// The only node that may run it.
     pub bound_to: Option<NodeId>,
+    /// Only nodes on which the label `per` of the service has this value may run it.
+    pub label_value: Option<Arc<str>>,
 }

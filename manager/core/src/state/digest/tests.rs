@@ -183,6 +183,8 @@ fn every_task_field_changes_hash() {
         |t| t.rare.update(|s| s.lost_since = Some(Timestamp(0))),
         |t| t.rare.update(|s| s.lost_since = Some(Timestamp(31))),
         |t| t.rare.update(|s| s.bound_to = Some(NodeId(Id(0)))),
+        |t| t.rare.update(|s| s.label_value = Some("".into())),
+        |t| t.rare.update(|s| s.label_value = Some("a".into())),
         |t| t.rare.update(|s| s.bound_to = Some(NodeId(Id(1 << 64)))),
         |t| t.observed.details.update(|it| it.next_attempt = Some(Timestamp(0))),
         |t| t.observed.details.update(|it| it.next_attempt = Some(Timestamp(31))),

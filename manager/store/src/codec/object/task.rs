@@ -40,6 +40,7 @@ pub(super) fn stored_task(task: &Task) -> v1::StoredTask {
         bound_to: task.bound_to().to_wire(),
         volumes: task.volumes().iter().map(ToString::to_string).collect(),
         surplus: task.is_surplus(),
+        label_value: task.label_value().map(ToString::to_string),
     }
 }
 
@@ -61,6 +62,7 @@ pub(super) fn task(
     let rare = RareTaskFields {
         not_before: stored.not_before.map(Timestamp),
         bound_to: read_field("task.bound_to", stored.bound_to)?,
+        label_value: stored.label_value.map(Into::into),
         volumes: read_field("task.volumes", stored.volumes)?,
         lost_since: stored.lost_since.map(Timestamp),
         surplus: stored.surplus,

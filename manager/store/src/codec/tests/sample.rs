@@ -21,6 +21,7 @@ use warren_types::{
 
 const SERVICE: ServiceId = ServiceId(Id(7));
 const GLOBAL: ServiceId = ServiceId(Id(8));
+const PER_ZONE: ServiceId = ServiceId(Id(9));
 const NODE: NodeId = NodeId(Id(9));
 const JOINED: NodeId = NodeId(Id(10));
 const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -148,6 +149,15 @@ fn spec() -> ServiceSpec {
     }
 }
 
+/// A service with a task per value of a label.
+fn per_zone() -> ServiceSpec {
+    ServiceSpec {
+        per: Some("node.labels.zone".parse().unwrap()),
+        bootstrap: true,
+        ..ServiceSpec { name: "cache".parse().unwrap(), ..global() }
+    }
+}
+
 /// A minimal service.
 fn global() -> ServiceSpec {
     ServiceSpec {
@@ -223,7 +233,14 @@ fn waiting() -> TaskReport {
 }
 
 fn new_task(slot: u32) -> NewTask {
-    NewTask { slot, not_before: None, desired: DesiredTaskState::Running, replaces: None, bound_to: None }
+    NewTask {
+        slot,
+        not_before: None,
+        desired: DesiredTaskState::Running,
+        replaces: None,
+        bound_to: None,
+        label_value: None,
+    }
 }
 
 fn members() -> Vec<(&'static str, Command)> {
@@ -332,6 +349,7 @@ fn ends() -> Vec<(&'static str, Command)> {
             check_rm: vec!["old".parse().unwrap()],
         },
     };
+    let zones = vec![NewTask { label_value: Some("a".into()), ..new_task(1) }];
     let results = vec![NodeCheckResult::new("gpu", NodeCheckOutcome::Failed, "exited with code 1")];
     let mut all = vec![
         (
@@ -348,7 +366,7 @@ fn ends() -> Vec<(&'static str, Command)> {
             },
         ),
         ("set_node_status", Command::SetNodeStatus { term, node, session, status: NodeStatus::Down, at }),
-        ("remove_service", Command::RemoveService { id, version: Some(42), at }),
+        ("remove_service", Command::RemoveService { id, version: Some(42), force: true, at }),
         (
             "set_desired",
             Command::SetDesiredTaskState {
@@ -369,6 +387,11 @@ fn ends() -> Vec<(&'static str, Command)> {
         ("request_verification", Command::RequestVerification { nodes: [node].into(), at }),
         ("begin_verification", Command::BeginVerification { term, node, at }),
         ("record_verification", Command::RecordVerification { term, node, answered: 53, results, at }),
+        ("create_service_per_zone", Command::CreateService { id: PER_ZONE, spec: per_zone(), at }),
+        (
+            "create_tasks_per_zone",
+            Command::CreateTasks { term, service: PER_ZONE, revision: 1, slots: zones, at },
+        ),
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),
         ("delete_service", Command::DeleteService { term, id }),
     ]);

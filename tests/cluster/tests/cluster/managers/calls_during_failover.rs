@@ -81,7 +81,11 @@ impl CallLoop {
             }
         };
         self.call("watch", watch).await;
-        self.call("service remove", |client| async move { client.services().remove(name, None).await }).await;
+        self.call(
+            "service remove",
+            |client| async move { client.services().remove(name, None, false).await },
+        )
+        .await;
     }
 
     async fn secrets(&mut self, name: &str) {

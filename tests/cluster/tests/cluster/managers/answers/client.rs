@@ -163,7 +163,7 @@ impl ConcurrentClient {
             (name.to_owned(), self.services.clone(), self.secret_objects.clone());
         Ok(match kind {
             RegisterKind::Service => {
-                let request = v1::RemoveServiceRequest { reference, version: None };
+                let request = v1::RemoveServiceRequest { reference, version: None, force: false };
                 services.remove(request).await?.into_inner().into()
             }
             RegisterKind::Config => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_types::{
-    DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, TaskNetworkMode, Timestamp,
+    DesiredTaskState, Health, ImageDigest, ServiceName, TaskAssignment, TaskExit, TaskNetworkMode, Timestamp,
 };
 
 use crate::action::{Action, ActionKind, HookKind};
@@ -59,6 +59,8 @@ pub struct ObservedTask {
     pub accepted_at: Timestamp,
     /// How long the node has been disconnected; `None` while it is connected to a manager.
     pub disconnected_for: Option<Duration>,
+    /// The bootstrap service that the task waits for before its process is started.
+    pub awaited_service: Option<ServiceName>,
 }
 
 /// How far hooks are.
@@ -246,6 +248,7 @@ impl ObservedTask {
             failures: BTreeMap::new(),
             accepted_at: now,
             disconnected_for: None,
+            awaited_service: None,
         }
     }
 

@@ -202,6 +202,12 @@ fn waiting_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask, lim
             let hint = desired.and_then(|task| display::exit_hint(&task.spec, observed.history.exit, ran));
             hint.map_or(next.clone(), |hint| format!("{next}; {hint}"))
         }
+        AttemptPhase::Pending
+            if observed.awaited_service.is_some() && observed.container == ContainerState::Created =>
+        {
+            let service = observed.awaited_service.as_ref().map(ToString::to_string).unwrap_or_default();
+            format!("waiting for bootstrap service \"{service}\" on this node")
+        }
         AttemptPhase::Pending if attempt > 1 => {
             format!(
                 "{}; attempt {attempt} is being started",

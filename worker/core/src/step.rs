@@ -298,7 +298,8 @@ fn has_secret_objects(task: &TaskAssignment) -> bool {
 }
 
 /// The image first, since it may take long; the rest while managers pin the digest. Volumes are filled from
-/// the image, so they come after that, and secrets are on the node no longer than needed.
+/// the image, so they come after that, and secrets are on the node no longer than needed. Only the start itself waits
+/// for a bootstrap service.
 fn prepare_and_start(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> NextStep {
     let pin = resolved_digest(task);
     // A record keeps what it was created from. If the container could not be created, its image may be
@@ -327,7 +328,7 @@ fn prepare_and_start(task: &TaskAssignment, found: &ObservedTask, now: Timestamp
         Action::EnsureSecretObjects
     } else if found.container != ContainerState::Created {
         Action::EnsureContainer
-    } else if task.desired == DesiredTaskState::Running {
+    } else if task.desired == DesiredTaskState::Running && found.awaited_service.is_none() {
         Action::Start
     } else {
         return NextStep::Settled;

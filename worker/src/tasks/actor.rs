@@ -16,7 +16,9 @@ use warren_runtime::NetworkMode;
 use warren_task::{
     Action, ContainerState, HookKind, NextStep, ObservedTask, build_report, should_report, step,
 };
-use warren_types::{DesiredTaskState, ImageDigest, TaskAssignment, TaskId, TaskReport, Timestamp};
+use warren_types::{
+    DesiredTaskState, ImageDigest, ServiceName, TaskAssignment, TaskId, TaskReport, Timestamp,
+};
 
 use crate::connectivity::NodeConnectivity;
 use crate::tasks::checks::{CheckSubject, HealthChecker};
@@ -51,6 +53,8 @@ pub(super) struct ActorInputs {
     pub image_arrivals: u64,
     /// No other node sends the stopping task new clients.
     pub is_withdrawn: bool,
+    /// The bootstrap service that the start of the task waits for.
+    pub awaited_service: Option<ServiceName>,
     /// Connectivity of the node to managers. Wakes only tasks that stop on disconnect.
     pub connectivity: NodeConnectivity,
 }
@@ -186,6 +190,7 @@ impl TaskActor {
             let disconnected_for = self.applied.connectivity.disconnected_for(self.clock.instant());
             let is_withdrawn = self.applied.is_withdrawn;
             self.observed.record_inputs(self.applied.desired.as_deref(), disconnected_for, is_withdrawn, now);
+            self.observed.awaited_service.clone_from(&self.applied.awaited_service);
             let answer = step(self.applied.desired.as_deref(), &self.observed, now);
             let output = self.send_report();
             if output.removed && std::mem::take(&mut self.needs_sweep) {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use warren_task::{ACK_TIMEOUT, Outbox, ReportBatch};
 use warren_types::{TaskId, TaskReport};
@@ -14,6 +14,7 @@ use crate::node::metrics::WorkerMetrics;
 pub(crate) struct TaskReporter {
     outbox: Mutex<Outbox<Instant>>,
     changed: Notify,
+    reported: watch::Sender<()>,
     metrics: WorkerMetrics,
 }
 
@@ -32,7 +33,13 @@ impl TaskReporter {
         if self.outbox().push(report.clone()) {
             self.metrics.record_report(&report, Instant::now());
             self.changed.notify_one();
+            self.reported.send_replace(());
         }
+    }
+
+    /// Changes with every report.
+    pub fn reported(&self) -> watch::Receiver<()> {
+        self.reported.subscribe()
     }
 
     /// Removes the reports of a task that was removed from the node.

@@ -5,6 +5,7 @@
 
 mod logs;
 mod network;
+mod start_order;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use warren_control::{BackgroundTaskHandle, BackgroundTasks, Clock, RandomSource,
 use warren_network::{NodeNetworkSettings, PrivateKey};
 use warren_runtime::RuntimeEvent;
 use warren_task::DesiredState;
-use warren_types::{AssignmentVersion, DesiredTaskState, NodeCondition, TaskAssignment, TaskId};
+use warren_types::{AssignmentVersion, DesiredTaskState, NodeCondition, ServiceName, TaskAssignment, TaskId};
 
 use crate::connectivity::NodeConnectivity;
 use crate::network::NetworkOptions;
@@ -76,6 +77,8 @@ pub(crate) struct TaskSupervisor {
     connectivity: watch::Receiver<NodeConnectivity>,
     pub(super) shutdown: Shutdown,
     actors: Mutex<BTreeMap<TaskId, ActorHandle>>,
+    /// The bootstrap service that the start of other tasks waits for.
+    awaited_service: Mutex<Option<ServiceName>>,
     /// The containers were listed once: all that exist have an actor.
     has_listed: AtomicBool,
     log_collector: OnceLock<BackgroundTaskHandle>,
@@ -125,6 +128,7 @@ impl TaskSupervisor {
             connectivity,
             shutdown,
             actors,
+            awaited_service: Mutex::default(),
             has_listed: AtomicBool::new(false),
             log_collector: OnceLock::new(),
         })
@@ -137,6 +141,7 @@ impl TaskSupervisor {
 
     /// Starts the lists, the sweeps, the network, the events, and the actors as tasks become known.
     pub fn start(self: &Arc<Self>, background_tasks: &BackgroundTasks, random: &RandomSource) {
+        self.begin_start_order();
         let supervisor = Arc::clone(self);
         let network = background_tasks.spawn(
             "worker.network",
@@ -162,6 +167,7 @@ impl TaskSupervisor {
         let follow = Arc::clone(self).watch_network_view(network.clone());
         self.shutdown.spawn("worker.network-view", follow);
         self.shutdown.spawn("worker.connectivity-watch", Arc::clone(self).watch_connectivity());
+        self.shutdown.spawn("worker.start-order", Arc::clone(self).watch_start_order());
         self.shutdown.spawn("worker.image-arrivals", Arc::clone(self).watch_image_arrivals());
         let follow = Arc::clone(self).watch_events(network, relist, sweep);
         self.shutdown.spawn("worker.events", follow);
@@ -269,8 +275,12 @@ impl TaskSupervisor {
     }
 
     fn spawn_actor(self: &Arc<Self>, task: TaskId, desired: Option<Arc<TaskAssignment>>) -> ActorHandle {
-        let orders =
-            ActorInputs { desired, connectivity: *self.connectivity.borrow(), ..ActorInputs::default() };
+        let orders = ActorInputs {
+            awaited_service: self.awaited_by(desired.as_deref()),
+            desired,
+            connectivity: *self.connectivity.borrow(),
+            ..ActorInputs::default()
+        };
         let (driver, reporter) = (Arc::clone(&self.executor), Arc::clone(&self.reporter));
         let (clock, stop) = (Arc::clone(&self.clock), self.shutdown.token());
         let (actor, handle) = TaskActor::new(task, orders, driver, reporter, clock, stop);

@@ -10,6 +10,7 @@ mod image;
 mod lifecycle;
 mod networks;
 mod orphans;
+mod start_order;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -48,6 +48,9 @@ fn startup_states_are_reported() {
     );
     check(DesiredTaskState::Ready, &made, 1, TaskState::Ready, false, "");
     check(DesiredTaskState::Running, &made, 1, TaskState::Starting, false, "");
+    let held = ObservedTask { awaited_service: Some("dns".parse().unwrap()), ..made };
+    let reason = "waiting for bootstrap service \"dns\" on this node";
+    check(DesiredTaskState::Running, &held, 1, TaskState::Starting, false, reason);
     let running = fresh(ContainerState::Running { since: AT }, AttemptHistory::default());
     check(DesiredTaskState::Running, &running, 1, TaskState::Running, true, "");
 }

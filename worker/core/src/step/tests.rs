@@ -52,6 +52,7 @@ fn running_task() -> ObservedTask {
         failures: BTreeMap::new(),
         accepted_at: seconds_ago(200),
         disconnected_for: None,
+        awaited_service: None,
     }
 }
 
@@ -116,6 +117,10 @@ fn start_actions_are_ordered() {
     let running = [&preparing[..], &[Start, RouteTraffic, RecordHistory]].concat();
     assert_eq!(path(RUN, ObservedTask::new(NOW)), running);
     assert_eq!(path(RUN, running_task()), []);
+    // Only the start waits for a bootstrap service, and a process that runs is not touched.
+    let held = |found| ObservedTask { awaited_service: Some("dns".parse().unwrap()), ..found };
+    assert_eq!(path(RUN, held(ObservedTask::new(NOW))), preparing);
+    assert_eq!(path(RUN, held(running_task())), []);
 }
 
 #[test]

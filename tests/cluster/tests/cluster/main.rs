@@ -8,6 +8,7 @@
 
 mod access;
 mod agents;
+mod bootstrap;
 mod dial;
 mod encryption_at_rest;
 mod exec;

@@ -26,7 +26,7 @@ async fn service_is_managed_over_tls_and_socket() {
         assert_eq!(replicas, Some(Mode::Replicated(v1::Replicated { replicas: 5 })));
         let conflict = services.scale(name, 6, Some(made.version)).await.unwrap_err();
         check(&problem(conflict), Code::Aborted, "VERSION_CONFLICT", &[]);
-        let removed = services.remove(name, None).await.unwrap();
+        let removed = services.remove(name, None, false).await.unwrap();
         assert!(removed.removing);
         // No worker ever had its tasks, so nothing delays the removal.
         warren_testkit::wait::eventually_async(

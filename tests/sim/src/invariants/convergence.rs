@@ -7,7 +7,7 @@ use warren_core::{State, rollout};
 use warren_replica::ReconcileKey;
 use warren_types::{Member, NetworkView, Node, NodeStatus, ServiceId, Task, TaskId, Timestamp};
 
-use super::taints;
+use super::{label_values, taints};
 use crate::client::{SimClient, has_final_settings};
 use crate::manager::SimManager;
 use crate::simulation::ClusterSimulation;
@@ -33,6 +33,7 @@ pub fn holds(world: &ClusterSimulation) -> Result<(), String> {
     workers_know_the_managers(world, run.state())?;
     services(world, run.state(), world.wall_time(leader))?;
     taints::check_settled(run.state())?;
+    label_values::check_settled(run.state())?;
     nothing_to_plan(world, leader, run.state())?;
     machines(world, run.state())?;
     networks(world, run.state())

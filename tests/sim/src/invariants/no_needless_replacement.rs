@@ -26,12 +26,13 @@ pub fn holds(state: &State, plan: &ReconcilePlan) -> Result<u64, String> {
     Ok(replaced)
 }
 
-/// The task must leave its node or runs an old revision. Tasks of services with placement constraints are
-/// exempt.
+/// The task must leave its node or runs an old revision. Tasks of services with placement constraints, or
+/// per value of a label, are exempt.
 fn may_be_replaced(state: &State, service: ServiceId, planned: u64, task: &Task) -> bool {
     let Some(service) = state.service(&service) else { return true };
     let placement = &service.revision.placement;
-    let picky = !placement.constraints.is_empty() || placement.max_per_node.is_some();
+    let picky =
+        !placement.constraints.is_empty() || placement.max_per_node.is_some() || service.spec.per.is_some();
     let node = task.node.and_then(|node| state.node(&node));
     let stays = |node: &Arc<Node>| {
         let is_tolerated = taints::tolerates(service, node, &[TaintEffect::NoExecute]);

@@ -85,7 +85,7 @@ pub(crate) fn document(
         .set_version("1.0.2".to_owned())
         .set_root(Some(root))
         .set_hostname(Some(spec.hostname.clone()))
-        .set_process(Some(process(spec, image, &meant.user, granted)?))
+        .set_process(Some(process(spec, image, &meant.user, granted, host)?))
         .set_mounts(Some(mounts::mounts(spec, host)))
         .set_linux(Some(linux(spec, meant, granted, cgroup_parent, host)));
     Ok(document)
@@ -102,11 +102,18 @@ fn check_oom_score(spec: &ContainerSpec, host: HostFeatures) -> Result<(), Error
     }
 }
 
+/// Without a score, a container would have that of containerd, which the machine protects from the OOM killer.
+fn oom_score(spec: &ContainerSpec, host: HostFeatures) -> Option<i32> {
+    let can_lower = host.capabilities.has(oci::Capability::SysResource);
+    spec.oom_score_adj.or(can_lower.then_some(0))
+}
+
 fn process(
     spec: &ContainerSpec,
     image: &RunConfig,
     user: &User,
     granted: capabilities::CapabilitySet,
+    host: HostFeatures,
 ) -> Result<oci::Process, Error> {
     let directory = match (&spec.workdir, image.working_dir.as_str()) {
         (Some(directory), _) => directory,
@@ -132,7 +139,7 @@ fn process(
         .set_cwd(directory.into())
         .set_no_new_privileges(Some(spec.no_new_privileges))
         .set_capabilities(Some(capabilities::oci_sets(granted)))
-        .set_oom_score_adj(spec.oom_score_adj)
+        .set_oom_score_adj(oom_score(spec, host))
         .set_rlimits(resources::rlimits(&spec.ulimits));
     Ok(process)
 }

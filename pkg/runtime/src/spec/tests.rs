@@ -215,6 +215,7 @@ fn process_matches_spec() {
     let plain = build(&spec(), HOST);
     assert_eq!(plain.root().clone().unwrap().readonly(), Some(false));
     assert_eq!(plain.process().clone().unwrap().rlimits().clone(), None, "containerd's own");
+    assert_eq!(plain.process().clone().unwrap().oom_score_adj(), Some(0), "not containerd's own");
 }
 
 #[test]

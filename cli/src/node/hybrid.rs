@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use warren_bootstrap::ca::LocalAgent;
 use warren_daemon::node_file::NodeFile;
-use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain};
+use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain, notify_ready};
 use warren_manager::Manager;
 use warren_manager::config::LocalNode;
 use warren_manager::process::{
@@ -131,6 +131,7 @@ async fn run_parts(
         sections.save()?;
     }
     telemetry.add(MANAGER, manager.telemetry());
+    notify_ready();
     let kept_up = keep_contexts_current(plan, &manager);
     let ended = tokio::select! {
         ended = serve(plan, worker, &begun, &mut manager, &telemetry, signals) => ended,

@@ -15,6 +15,7 @@ pub mod join;
 pub mod logging;
 mod metrics;
 pub mod node_file;
+mod notify;
 mod signals;
 
 pub use core_dumps::disable_core_dumps;
@@ -22,6 +23,7 @@ pub use dirs::{DirArgs, NodeSection, data_dir_flag};
 pub use error::{CommandError, ExitKind, error_chain, printable};
 pub use host::HostInfo;
 pub use metrics::{MetricsArgs, MetricsListen};
+pub use notify::notify_ready;
 pub use signals::ShutdownSignals;
 
 use std::process::ExitCode;

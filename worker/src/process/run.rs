@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain};
+use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain, notify_ready};
 use warren_security::{MembershipStore, ReloadableCertificate, Roots};
 use warren_task::DesiredState;
 
@@ -175,6 +175,7 @@ pub(super) async fn run_joined(
     })
     .await?;
     shown.register(&worker);
+    notify_ready();
     let ended = tokio::select! {
         () = signals.next() => {
             tracing::info!("stopping; containers keep running");

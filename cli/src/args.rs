@@ -17,6 +17,7 @@ mod service;
 pub mod spec;
 mod stack;
 pub mod suggestion;
+mod system;
 mod task;
 mod token;
 pub mod unsupported;
@@ -47,6 +48,7 @@ pub use service::{
     ServiceUpdateArgs,
 };
 pub use stack::{ComposeFileArgs, StackCommand, StackConfigArgs, StackDeployArgs, StackRemoveArgs};
+pub use system::{SystemCheckArgs, SystemCommand, SystemInstallArgs, SystemUninstallArgs};
 pub use task::TaskCommand;
 pub use token::{TokenCommand, TokenCreateArgs};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
@@ -161,6 +163,9 @@ pub enum CliCommand {
     /// Show the state of the cluster and change its settings
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Check this machine, and have systemd run its node
+    #[command(subcommand)]
+    System(SystemCommand),
     /// Manage the clusters that this CLI knows
     #[command(subcommand)]
     Context(ContextCommand),

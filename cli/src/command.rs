@@ -18,6 +18,7 @@ mod registry;
 mod secret_object;
 mod service;
 mod stack;
+mod system;
 mod task;
 mod token;
 mod version;
@@ -54,6 +55,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Registry(command) => registry::run(&global, command).await.map(success),
         CliCommand::Image(command) => image::run(&global, command).await.map(success),
         CliCommand::Cluster(command) => cluster::run(&global, command).await.map(success),
+        CliCommand::System(command) => system::run(&global, command).await,
         CliCommand::Context(command) => context::run(&global, command).map(success),
         CliCommand::Completion { shell } => completion::script(shell).map(success),
         CliCommand::Man { directory } => man::run(directory).map(success),

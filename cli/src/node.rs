@@ -7,8 +7,10 @@ mod restore;
 use std::path::Path;
 
 use warren_daemon::node_file::NodeFile;
-use warren_daemon::{CommandError, HostInfo};
-use warren_manager::process::{self, ManagerSettings, ManagerSetup, ManagerStartReason};
+use warren_daemon::{CommandError, HostInfo, NodeSection};
+use warren_manager::process::{
+    self, MANAGER_SECTION, ManagerFlags, ManagerSettings, ManagerSetup, ManagerStartReason,
+};
 use warren_worker::process::WorkerFlags;
 
 use crate::args::NodeRunArgs;
@@ -16,8 +18,59 @@ use crate::output;
 
 pub use restore::restore;
 
-/// Section of the worker in `node.toml`.
+/// Sections of `node.toml`.
+const NODE: &str = "node";
 const WORKER: &str = "worker";
+
+/// The parts of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A manager that runs no tasks.
+    Manager,
+    /// A manager and a worker.
+    Hybrid,
+    /// A worker.
+    Worker,
+}
+
+/// The stored settings of this machine's node.
+#[derive(Debug, Clone)]
+pub struct StoredNode {
+    /// Settings of all parts.
+    pub node: NodeSection,
+    /// `None` for a worker.
+    pub manager: Option<ManagerFlags>,
+    /// `None` for a manager that runs no tasks.
+    pub worker: Option<WorkerFlags>,
+}
+
+impl StoredNode {
+    /// Reads the settings; `None` if the machine is no node yet. `what` is the failure summary.
+    pub fn load(data_dir: &Path, what: &str) -> Result<Option<Self>, CommandError> {
+        let read = || {
+            let Some(file) = NodeFile::load(data_dir)? else { return Ok(None) };
+            let node = file.section::<NodeSection>(NODE)?.unwrap_or_default();
+            let manager = file.section::<ManagerFlags>(MANAGER_SECTION)?;
+            let worker = previous_worker_flags(Some(&file))?;
+            Ok((manager.is_some() || worker.is_some()).then_some(Self { node, manager, worker }))
+        };
+        read().map_err(|failure: CommandError| CommandError { what: what.to_owned(), ..failure })
+    }
+
+    /// Its parts.
+    pub fn kind(&self) -> NodeKind {
+        match (&self.manager, &self.worker) {
+            (Some(_), Some(_)) => NodeKind::Hybrid,
+            (Some(_), None) => NodeKind::Manager,
+            (None, _) => NodeKind::Worker,
+        }
+    }
+}
+
+/// The process of the node of this machine, if one runs.
+pub fn running(data_dir: &Path) -> Option<u32> {
+    process::running_manager(data_dir).or_else(warren_worker::process::running_worker)
+}
 
 /// Settings of a node, and the settings that are stored.
 struct NodeStart {
@@ -99,15 +152,12 @@ fn sections(data_dir: &Path, settings: &ManagerSettings, worker: Option<&WorkerF
 mod tests {
     use std::path::PathBuf;
 
-    use warren_daemon::{DirArgs, MetricsArgs, NodeSection};
+    use warren_daemon::{DirArgs, MetricsArgs};
 
     use super::*;
 
     fn sections_with_worker(worker: Option<&WorkerFlags>) -> NodeFile {
-        let settings = ManagerSettings {
-            node: NodeSection::default(),
-            flags: warren_manager::process::ManagerFlags::default(),
-        };
+        let settings = ManagerSettings { node: NodeSection::default(), flags: ManagerFlags::default() };
         sections(Path::new("/d"), &settings, worker)
     }
 
@@ -132,6 +182,25 @@ mod tests {
     }
 
     #[test]
+    fn stored_sections_say_what_the_node_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = |text: &str| {
+            std::fs::write(dir.path().join("node.toml"), text).unwrap();
+            StoredNode::load(dir.path(), "x").unwrap().map(|stored| stored.kind())
+        };
+        assert!(StoredNode::load(dir.path(), "x").unwrap().is_none());
+        for (text, kind) in [
+            ("", None),
+            ("[node]\n", None),
+            ("[node]\n[manager]\n", Some(NodeKind::Manager)),
+            ("[node]\n[manager]\n[worker]\n", Some(NodeKind::Hybrid)),
+            ("[node]\n[joined]\nmanagers = []\n[worker]\n", Some(NodeKind::Worker)),
+        ] {
+            assert_eq!(load(text), kind, "{text}");
+        }
+    }
+
+    #[test]
     fn manager_keeps_node_name_across_starts() {
         let dir = tempfile::tempdir().unwrap();
         let machine = HostInfo { host_name: "host".into(), address: None, is_root: true };
@@ -139,7 +208,7 @@ mod tests {
             dirs: DirArgs { data_dir: dir.path().to_owned(), run_dir: None },
             metrics: MetricsArgs::default(),
             manager_only,
-            manager: warren_manager::process::ManagerFlags::default(),
+            manager: ManagerFlags::default(),
             worker: WorkerFlags {
                 node_name: name.map(|name| name.parse().unwrap()),
                 ..WorkerFlags::default()
@@ -164,7 +233,7 @@ mod tests {
                 dirs: DirArgs { data_dir: dir.path().to_owned(), run_dir: None },
                 metrics: MetricsArgs::default(),
                 manager_only,
-                manager: warren_manager::process::ManagerFlags::default(),
+                manager: ManagerFlags::default(),
                 worker: WorkerFlags::default(),
             };
             NodeStart::from_args(args, &machine, &ManagerStartReason::Init).unwrap()

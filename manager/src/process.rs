@@ -17,6 +17,7 @@ use warren_bootstrap::restore::ManagerContact;
 use warren_daemon::node_file::NodeFile;
 use warren_daemon::{
     CommandError, DirArgs, ExitKind, HostInfo, MetricsArgs, NodeSection, ShutdownSignals, error_chain,
+    notify_ready,
 };
 use warren_log::DataDir;
 use warren_security::{Credentials, Roots};
@@ -31,7 +32,7 @@ pub use crate::advertise::AdvertiseAddress;
 pub use context::{keep_contexts_current, write_admin_context};
 pub use flags::ManagerFlags;
 pub use join::{JoinParams, ManagerJoinOutcome, join};
-pub use setup::ManagerSetup;
+pub use setup::{DEFAULT_LISTEN, ManagerSetup};
 
 const START_FAILED: &str = "the node was not started";
 const NOT_A_MEMBER: &str = "this machine is not a manager of its cluster any more";
@@ -372,6 +373,7 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
     }
     let mut manager = start(&plan, None, &begun).await?;
     telemetry.add(COMPONENT, manager.telemetry());
+    notify_ready();
     let ended = serve(&plan, &begun, &mut manager, &mut signals).await;
     manager.stop().await;
     ended
@@ -394,6 +396,11 @@ async fn serve(
         failure = wait_failed(plan, manager) => Err(failure),
         never = kept_up => match never {},
     }
+}
+
+/// The manager that uses this data directory, if one runs. Changes nothing.
+pub fn running_manager(data_dir: &Path) -> Option<u32> {
+    DataDir::holder(data_dir)
 }
 
 /// `failure`, unless its cause is another process that uses the data directory, and so that node's addresses.

@@ -25,6 +25,7 @@ mod network;
 mod node;
 pub mod process;
 mod session;
+pub mod system_check;
 mod tasks;
 mod verification;
 mod worker;

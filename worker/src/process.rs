@@ -15,6 +15,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use warren_daemon::node_file::NodeFile;
 use warren_daemon::{CommandError, DirArgs, ExitKind, MetricsArgs, NodeSection, error_chain};
+use warren_network::NamespaceLock;
 use warren_security::{Credentials, MembershipStore, NodeMembership, Roots};
 use warren_types::ManagerAddress;
 
@@ -223,6 +224,11 @@ fn not_a_worker(data_dir: &Path) -> CommandError {
 
 fn failed(what: &str, error: &dyn std::error::Error, hint: &str) -> CommandError {
     CommandError::new(ExitKind::Failed, what, error_chain(error), hint)
+}
+
+/// The worker in this network namespace, if one runs. Changes nothing.
+pub fn running_worker() -> Option<u32> {
+    NamespaceLock::holder()
 }
 
 /// Executes `command`; a worker runs until a signal, or until it was removed from its cluster.

@@ -45,7 +45,6 @@ const COMMANDS: &[&str] = &[
     "service pause",
     "service promote",
     "service resume",
-    "system",
     "task events",
     "top",
 ];

@@ -29,6 +29,9 @@ pub struct CheckView {
     pub outcome: NodeCheckOutcome,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// What mends it, where that is known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hint: String,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -45,6 +48,7 @@ impl TryFrom<v1::NodeVerification> for VerificationView {
             name: result.name,
             outcome: result.outcome,
             message: result.message,
+            hint: String::new(),
         };
         let checks = results.into_iter().map(check).collect();
         Ok(Self { state, since: TimeView::new(since.0), failures, checks })
@@ -68,23 +72,26 @@ impl VerificationView {
             _ => format!("{state}, failed{times}: {name}: {}", cut(line)),
         })
     }
+}
 
-    /// One line per check, with further lines of its message below it.
-    pub fn report(&self) -> String {
-        let mut text = String::new();
-        for CheckView { name, outcome, message } in &self.checks {
-            let mark = match outcome {
-                NodeCheckOutcome::Passed => '\u{221a}',
-                NodeCheckOutcome::Warning => '\u{203c}',
-                NodeCheckOutcome::Failed => '\u{d7}',
-            };
-            let mut lines = message.lines();
-            let first = lines.next().map(|line| format!(": {line}")).unwrap_or_default();
-            text += &format!("{mark} {name}{first}\n");
-            lines.for_each(|line| text += &format!("    {line}\n"));
+/// One line per check, with further lines of its message and its hint below it.
+pub fn report(checks: &[CheckView]) -> String {
+    let mut text = String::new();
+    for CheckView { name, outcome, message, hint } in checks {
+        let mark = match outcome {
+            NodeCheckOutcome::Passed => '\u{221a}',
+            NodeCheckOutcome::Warning => '\u{203c}',
+            NodeCheckOutcome::Failed => '\u{d7}',
+        };
+        let mut lines = message.lines();
+        let first = lines.next().map(|line| format!(": {line}")).unwrap_or_default();
+        text += &format!("{mark} {name}{first}\n");
+        lines.for_each(|line| text += &format!("    {line}\n"));
+        if !hint.is_empty() {
+            text += &format!("    try: {hint}\n");
         }
-        text
     }
+    text
 }
 
 fn cut(line: &str) -> String {
@@ -103,6 +110,7 @@ mod tests {
             name: name.into(),
             outcome,
             message: message.into(),
+            hint: String::new(),
         };
         let checks = vec![
             check("dns", NodeCheckOutcome::Passed, ""),
@@ -128,9 +136,10 @@ mod tests {
 
     #[test]
     fn report_has_a_mark_for_each_check() {
-        let report = view(VerificationState::Failed, 1, "exited with code 1: no\nmore").report();
+        let mut checks = view(VerificationState::Failed, 1, "exited with code 1: no\nmore").checks;
+        checks[2].hint = "modprobe gpu".to_owned();
         let expected = "\u{221a} dns\n\u{203c} data-plane: 1 of 3 nodes not reached\n\
-                        \u{d7} gpu: exited with code 1: no\n    more\n";
-        assert_eq!(report, expected);
+                        \u{d7} gpu: exited with code 1: no\n    more\n    try: modprobe gpu\n";
+        assert_eq!(report(&checks), expected);
     }
 }

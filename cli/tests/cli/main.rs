@@ -20,6 +20,7 @@ mod secrets;
 mod services;
 mod stacks;
 mod swarm_spellings;
+mod system;
 mod tokens;
 mod updates;
 mod user;

@@ -10,7 +10,8 @@ use warren_types::{DataPlane, ManagerAddress, NodeName};
 
 use super::{AdvertiseAddress, ManagerSettings, START_FAILED};
 
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
+/// Where a manager listens by default.
+pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080);
 
 /// The start configuration, with all defaults resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]

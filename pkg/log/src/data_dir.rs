@@ -54,6 +54,15 @@ impl DataDir {
         Ok(Self { path, lock })
     }
 
+    /// The process that has the directory open, if there is one. Only reads: it never disturbs a process that opens
+    /// the directory meanwhile.
+    pub fn holder(path: &Path) -> Option<u32> {
+        let pid = fs::read_to_string(path.join("lock")).ok()?.trim().parse().ok()?;
+        // The text of a process that was killed stays, its lock does not.
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        holds_lock(&locks, pid).then_some(pid)
+    }
+
     /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -67,6 +76,15 @@ impl Drop for DataDir {
         // If this fails, the kernel releases the lock with the last descriptor.
         let _ = self.lock.unlock();
     }
+}
+
+/// Whether the process has locked a file as [`DataDir::open`] does, by the text of `/proc/locks` (proc(5)).
+fn holds_lock(locks: &str, pid: u32) -> bool {
+    let pid = pid.to_string();
+    locks.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().skip(1).take(4).collect();
+        fields == ["FLOCK", "ADVISORY", "WRITE", pid.as_str()]
+    })
 }
 
 fn read_pid(lock: &mut File) -> Option<u32> {
@@ -124,5 +142,24 @@ mod tests {
         let _of_child = held.lock.try_clone().unwrap();
         drop(held);
         DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn holder_is_the_process_with_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(DataDir::holder(dir.path()), None, "nobody ever used it");
+        // A process that was killed leaves its number; this one is above those of Linux.
+        std::fs::write(dir.path().join("lock"), "4194305\n").unwrap();
+        assert_eq!(DataDir::holder(dir.path()), None);
+        let held = DataDir::open(dir.path()).unwrap();
+        assert_eq!(DataDir::holder(dir.path()), Some(std::process::id()));
+        drop(held);
+        // Other tests of this process hold locks of their own.
+        let locks = "1: FLOCK  ADVISORY  WRITE 708 fe:00:1105922 0 EOF\n\
+                     2: POSIX  ADVISORY  WRITE 709 fe:00:1105923 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 710 fe:00:1105922 0 EOF\n\
+                     4: FLOCK  ADVISORY  READ 711 fe:00:1105924 0 EOF\n";
+        let holders: Vec<u32> = (707..712).filter(|pid| super::holds_lock(locks, *pid)).collect();
+        assert_eq!(holders, [708]);
     }
 }

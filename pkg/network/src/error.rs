@@ -26,6 +26,17 @@ impl fmt::Display for PortHolder {
     }
 }
 
+/// Who has a port that is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortUser {
+    /// A process.
+    Process(PortHolder),
+    /// A VXLAN device, by its name.
+    Device(String),
+    /// It is not visible: a process of another user or of another namespace.
+    Unknown,
+}
+
 /// Describes the port holder, also when it is unknown.
 fn holder_text(holder: &Option<PortHolder>) -> String {
     match holder {
@@ -172,6 +183,14 @@ pub enum Error {
     /// The kernel has no VXLAN devices, or none with group policy.
     #[error("this kernel has no VXLAN devices; load or install the module, e.g. `modprobe vxlan`")]
     VxlanMissing,
+    /// The kernel lacks something that every node needs.
+    #[error("this kernel has no {feature}; load or install the module, e.g. `modprobe {module}`")]
+    KernelFeatureMissing {
+        /// What it is for.
+        feature: &'static str,
+        /// The module that has it.
+        module: &'static str,
+    },
     /// The UDP port of the overlay is in use.
     #[error(
         "UDP port {port} of the overlay is in use by {}; stop that, or choose another port for the cluster",

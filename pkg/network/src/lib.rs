@@ -34,9 +34,9 @@ use async_trait::async_trait;
 pub use ipnet::Ipv4Net;
 
 pub use desired::desired_network;
-pub use error::{Error, PortHolder};
+pub use error::{Error, PortHolder, PortUser};
 pub use keys::{HostPort, InvalidTaskKey, Protocol, TaskKey};
-pub use linux::{LinuxNetwork, NamespaceLock};
+pub use linux::{LinuxNetwork, NamespaceLock, NetworkRequirement, kernel_module, port_user};
 pub use model::{
     Attachment, Balancing, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT,
     DirectRoutes, MIN_MTU, Network, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD,

@@ -49,6 +49,7 @@ use crate::{Error, NetworkBackend};
 use conntrack::StaleEntries;
 use firewall::Firewall;
 pub use lock::NamespaceLock;
+pub use preconditions::{NetworkRequirement, kernel_module, port_user};
 use process::run_on_thread;
 use requested::RequestedState;
 use wireguard::WireGuardPaths;

@@ -5,11 +5,69 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Controllers for the limits of containers.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+/// In version 2, programs of the kernel (BPF) restrict devices.
+const CONTROLLERS_V1: [&str; 4] = ["cpu", "memory", "pids", "devices"];
+
 /// Mount points of the cgroup hierarchies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CgroupHierarchies {
     /// Mount point, and whether it is version 2.
     mounts: Vec<(PathBuf, bool)>,
+}
+
+/// How a machine has cgroups mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupVersion {
+    /// Not at all.
+    None,
+    /// Version 1, perhaps with an empty tree of version 2 beside it.
+    V1,
+    /// Version 2 alone.
+    V2,
+}
+
+/// The cgroups of a machine, and what containers miss there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupSupport {
+    /// How they are mounted.
+    pub version: CgroupVersion,
+    /// Controllers that containers need and the machine lacks.
+    pub missing: Vec<&'static str>,
+}
+
+impl CgroupSupport {
+    /// Reads the mount table and the list of controllers.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted.
+    pub fn read() -> io::Result<Self> {
+        let table = fs::read_to_string("/proc/self/mounts")?;
+        Ok(Self::parse(&table, |mount| {
+            fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default()
+        }))
+    }
+
+    /// `unified` returns the controllers of a hierarchy of version 2.
+    fn parse(table: &str, unified: impl Fn(&Path) -> String) -> Self {
+        let hierarchies = CgroupHierarchies::parse(table);
+        let (version, needed, available): (_, &[&'static str], BTreeSet<String>) =
+            match hierarchies.mounts.first() {
+                None => (CgroupVersion::None, &[], BTreeSet::new()),
+                Some((mount, _)) if hierarchies.is_unified() => {
+                    let available = unified(mount).split_whitespace().map(str::to_owned).collect();
+                    (CgroupVersion::V2, &CONTROLLERS[..], available)
+                }
+                Some(_) => {
+                    let v1 = table.lines().filter(|line| line.split(' ').nth(2) == Some("cgroup"));
+                    let options = v1.filter_map(|line| line.split(' ').nth(3)).flat_map(|all| all.split(','));
+                    (CgroupVersion::V1, &CONTROLLERS_V1[..], options.map(str::to_owned).collect())
+                }
+            };
+        let missing = needed.iter().copied().filter(|name| !available.contains(*name)).collect();
+        Self { version, missing }
+    }
 }
 
 impl CgroupHierarchies {
@@ -124,6 +182,22 @@ mod tests {
         assert!(!CgroupHierarchies::parse(HYBRID).is_unified());
         assert!(CgroupHierarchies::parse("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").is_unified());
         assert!(!CgroupHierarchies::parse("").is_unified());
+    }
+
+    #[test]
+    fn missing_controllers_are_found() {
+        let check = |table: &str, controllers: &str, version, missing: &[&'static str]| {
+            let found = CgroupSupport::parse(table, |_| controllers.to_owned());
+            assert_eq!(found, CgroupSupport { version, missing: missing.to_vec() }, "{table}");
+        };
+        check("proc /proc proc rw 0 0\n", "", CgroupVersion::None, &[]);
+        let unified = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        check(unified, "cpuset cpu io memory pids\n", CgroupVersion::V2, &[]);
+        check(unified, "cpuset cpu io pids\n", CgroupVersion::V2, &["memory"]);
+        check(HYBRID, "", CgroupVersion::V1, &["cpu", "pids", "devices"]);
+        let rest = "cgroup /c cgroup rw,cpu,cpuacct 0 0\ncgroup /p cgroup rw,pids 0 0\n\
+                    cgroup /d cgroup rw,nosuid,devices 0 0\n";
+        check(&format!("{HYBRID}{rest}"), "", CgroupVersion::V1, &[]);
     }
 
     #[test]

@@ -27,6 +27,8 @@ const NOT_DEVICES: [&str; 7] = ["console", "fd", "mqueue", "pts", "shm", "ptmx",
 /// Maximum number of open files of a process.
 const NR_OPEN: &str = "/proc/sys/fs/nr_open";
 
+/// First kernel with all that a node cannot do without: `openat2(2)`, by which it reads files of containers.
+pub const MIN_KERNEL: (u32, u32) = (5, 6);
 /// First kernel that makes a mount read-only recursively.
 const RECURSIVE_READ_ONLY: (u32, u32) = (5, 12);
 
@@ -40,20 +42,28 @@ impl HostFeatures {
         let status = fs::read_to_string("/proc/self/status")?;
         let capabilities = CapabilitySet::bounding(&status)
             .ok_or_else(|| io::Error::other("/proc/self/status has no CapBnd"))?;
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let release = kernel_release()?;
         Ok(Self {
             unified_cgroups: cgroups.is_unified(),
             limits_swap: cgroups.limits_swap(),
-            recursive_read_only: parse_release(&release) >= Some(RECURSIVE_READ_ONLY),
+            recursive_read_only: major_minor(&release) >= Some(RECURSIVE_READ_ONLY),
             capabilities,
             architectures,
         })
     }
 }
 
-/// The first two numbers of a kernel release.
-fn parse_release(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+/// The release of the running kernel, as `uname -r` prints it.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub fn kernel_release() -> io::Result<String> {
+    fs::read_to_string("/proc/sys/kernel/osrelease").map(|release| release.trim().to_owned())
+}
+
+/// The first two numbers of a version: `6.1.0-28-amd64`, `v1.7.2`.
+pub fn major_minor(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.trim_start_matches('v').split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
@@ -257,11 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn kernel_release_is_parsed() {
-        assert_eq!(parse_release("6.18.5-fc\n"), Some((6, 18)));
-        assert!(parse_release("5.10.0-28-amd64") < Some(RECURSIVE_READ_ONLY));
-        assert!(parse_release("5.12-rc1") >= Some(RECURSIVE_READ_ONLY));
-        assert_eq!(parse_release("odd"), None);
+    fn versions_are_parsed() {
+        assert_eq!(major_minor("6.18.5-fc\n"), Some((6, 18)));
+        assert!(major_minor("5.10.0-28-amd64") < Some(RECURSIVE_READ_ONLY));
+        assert!(major_minor("5.12-rc1") >= Some(RECURSIVE_READ_ONLY));
+        assert_eq!((major_minor("v1.7.2"), major_minor("1.6.20~ds1")), (Some((1, 7)), Some((1, 6))));
+        assert_eq!(major_minor("odd"), None);
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod usage;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
+pub use cgroup::{CgroupSupport, CgroupVersion};
 pub use container::{
     ContainerId, ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner,
     ContainerReservations, ContainerSpec, ContainerStatus, ContainerUlimit, DevicePermissions, HostDevice,
@@ -46,6 +47,7 @@ pub use container::{
 };
 pub use error::Error;
 pub use exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
+pub use host_check::{MIN_KERNEL, kernel_release, major_minor};
 pub use image_files::{ContainerUser, ImageFiles};
 pub use open_files::raise_open_files_limit;
 pub use process_setup::ProcessSetup;

@@ -121,6 +121,70 @@ pub enum Error {
     },
 }
 
+/// A containerd that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerdPreview {
+    /// Its version.
+    pub version: String,
+    /// Its socket; `None` if it would be started.
+    pub socket: Option<PathBuf>,
+}
+
+/// What [`ContainerdSupervisor::ensure`] would use. Starts nothing and changes nothing.
+///
+/// # Errors
+/// [`Error`] says what to install or to change.
+pub async fn preview(options: &SupervisorOptions) -> Result<ContainerdPreview, Error> {
+    let files = ContainerdPaths::new(&options.root, &options.state)?;
+    match select(options, &files).await? {
+        Selection::External { socket, version } => Ok(ContainerdPreview { version, socket: Some(socket) }),
+        Selection::Running(_) => {
+            let socket = files.socket;
+            let version = probe(&socket).await.map_err(|status| not_answering(&socket, &status))?;
+            Ok(ContainerdPreview { version, socket: Some(socket) })
+        }
+        Selection::New => {
+            let version = program::version(options.binary.as_deref()).await?;
+            Ok(ContainerdPreview { version, socket: None })
+        }
+    }
+}
+
+/// The containerd to use.
+enum Selection {
+    External {
+        socket: PathBuf,
+        version: String,
+    },
+    /// The private one, which runs.
+    Running(ContainerdProcess),
+    /// The private one, which must be started.
+    New,
+}
+
+/// Selects the containerd, in the order of [`ContainerdSupervisor::ensure`].
+async fn select(options: &SupervisorOptions, files: &ContainerdPaths) -> Result<Selection, Error> {
+    let own_wanted = options.socket.as_ref() == Some(&files.socket);
+    if let Some(socket) = options.socket.clone().filter(|_| !own_wanted) {
+        let version = probe(&socket).await.map_err(|status| not_answering(&socket, &status))?;
+        return Ok(Selection::External { socket, version });
+    }
+    if let Some(process) = program::find(&files.configuration) {
+        return Ok(Selection::Running(process));
+    }
+    if !own_wanted
+        && !files.was_used()
+        && let Ok(version) = probe(&options.system_socket).await
+    {
+        return Ok(Selection::External { socket: options.system_socket.clone(), version });
+    }
+    Ok(Selection::New)
+}
+
+fn not_answering(socket: &Path, status: &tonic::Status) -> Error {
+    Error::NotAnswering { socket: socket.to_owned(), reason: status.message().to_owned() }
+}
+
 /// Supervises a private containerd while it exists; dropping it leaves containerd running.
 #[derive(Debug)]
 pub struct ContainerdSupervisor {
@@ -139,26 +203,10 @@ impl ContainerdSupervisor {
     /// [`Error`] says what to install or to change.
     pub async fn ensure(options: SupervisorOptions) -> Result<Self, Error> {
         let files = ContainerdPaths::new(&options.root, &options.state)?;
-        let own_wanted = options.socket.as_ref() == Some(&files.socket);
-        if let Some(socket) = options.socket.as_ref().filter(|_| !own_wanted) {
-            let reason = |status: tonic::Status| Error::NotAnswering {
-                socket: socket.clone(),
-                reason: status.message().to_owned(),
-            };
-            probe(socket).await.map_err(reason)?;
-            return Ok(Self::external(socket.clone(), files));
-        }
-        let running = program::find(&files.configuration);
-        if !own_wanted
-            && running.is_none()
-            && !files.was_used()
-            && probe(&options.system_socket).await.is_ok()
-        {
-            return Ok(Self::external(options.system_socket, files));
-        }
-        let process = match running {
-            Some(process) => adopt(process, &files, options.binary.as_deref()).await?,
-            None => start(&files, options.binary.as_deref()).await?,
+        let process = match select(&options, &files).await? {
+            Selection::External { socket, .. } => return Ok(Self::external(socket, files)),
+            Selection::Running(process) => adopt(process, &files, options.binary.as_deref()).await?,
+            Selection::New => start(&files, options.binary.as_deref()).await?,
         };
         let (report, status) = watch::channel(ContainerdStatus::Running { pid: process.pid });
         let endpoint = ContainerdEndpoint { socket: files.socket.clone(), is_managed: true };
@@ -297,7 +345,7 @@ async fn wait_until_ready(files: &ContainerdPaths, mut alive: impl FnMut() -> bo
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
         let status = match probe(&files.socket).await {
-            Ok(()) => return Ok(()),
+            Ok(_) => return Ok(()),
             Err(status) => status,
         };
         if !alive() {
@@ -331,6 +379,7 @@ pub(crate) fn running_pid(configuration: &Path) -> Option<u32> {
     program::find(configuration).map(|process| process.pid)
 }
 
-async fn probe(socket: &Path) -> Result<(), tonic::Status> {
-    ContainerdConnection::new(socket, "warren")?.version(PROBE_TIMEOUT).await.map(|_| ())
+/// The version of the containerd at this socket.
+async fn probe(socket: &Path) -> Result<String, tonic::Status> {
+    ContainerdConnection::new(socket, "warren")?.version(PROBE_TIMEOUT).await
 }

@@ -134,11 +134,11 @@ pub(crate) fn disk_shortage(disk: DiskUsage) -> Bytes {
 }
 
 /// In whole mebibytes, so that the sentence does not change with every byte.
-fn mebibytes(bytes: Bytes) -> Bytes {
+pub(crate) fn mebibytes(bytes: Bytes) -> Bytes {
     Bytes(bytes.0 >> 20 << 20)
 }
 
-fn disk_message(disk: DiskUsage, was: bool) -> Option<String> {
+pub(crate) fn disk_message(disk: DiskUsage, was: bool) -> Option<String> {
     let free = Bytes(disk.total.0.saturating_sub(disk.used.0));
     is_low(free, disk.total, LOW_DISK_PERCENT, LOW_DISK, was).then(|| {
         let (free, total) = (mebibytes(free), mebibytes(disk.total));
@@ -146,7 +146,7 @@ fn disk_message(disk: DiskUsage, was: bool) -> Option<String> {
     })
 }
 
-fn memory_message(memory: MemoryUsage, was: bool) -> Option<String> {
+pub(crate) fn memory_message(memory: MemoryUsage, was: bool) -> Option<String> {
     let available = Bytes(memory.total.0.saturating_sub(memory.used.0));
     is_low(available, memory.total, 5, LOW_MEMORY, was).then(|| {
         let (available, total) = (mebibytes(available), mebibytes(memory.total));

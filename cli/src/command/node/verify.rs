@@ -13,6 +13,7 @@ use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output;
 use crate::view::node::NodeView;
+use crate::view::verification::report;
 use crate::wait::is_transient;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
@@ -98,5 +99,5 @@ fn print_report(node: &NodeView) -> Result<(), CommandError> {
     let Some(verification) = &node.verification else { return Ok(()) };
     let rule = "-".repeat(node.name.len());
     let state = verification.state.as_str();
-    output::print(&format!("{}\n{rule}\n{}Status: {state}\n\n", node.name, verification.report()))
+    output::print(&format!("{}\n{rule}\n{}Status: {state}\n\n", node.name, report(&verification.checks)))
 }

@@ -89,11 +89,12 @@ impl IsolationTable {
     }
 }
 
-/// Checks whether nft and the kernel accept the table; changes nothing.
-pub(super) async fn check() -> Result<(), Error> {
-    run("nft", &["--version"], "").await?;
+/// Checks whether nft and the kernel accept the table, and returns the version of nft; changes nothing.
+pub(super) async fn check() -> Result<String, Error> {
+    let found = run("nft", &["--version"], "").await?;
     let probe = Isolation { chains: PROBE.to_owned(), ..Isolation::default() };
-    run("nft", &["-c", "-f", "-"], &replacement(&probe)).await.map(drop)
+    run("nft", &["-c", "-f", "-"], &replacement(&probe)).await?;
+    Ok(found.trim().to_owned())
 }
 
 /// Every kind of rule in the chains.

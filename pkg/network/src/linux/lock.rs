@@ -1,12 +1,15 @@
 //! Allows one node per network namespace: two nodes would remove each other's chains, links and routes as
 //! leftovers.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use nix::sys::socket::{getsockopt, sockopt};
 
+use super::ports;
 use crate::Error;
 
 /// Abstract socket names belong to the network namespace and are released when the process ends.
@@ -34,6 +37,16 @@ impl NamespaceLock {
             Err(source) => Err(failed(source)),
         }
     }
+
+    /// The process that holds the lock; `None` without one, and for users who may not see it. Only reads: it never
+    /// disturbs a node that starts meanwhile.
+    pub fn holder() -> Option<u32> {
+        let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
+        let name = format!("@{}", String::from_utf8_lossy(NAME));
+        let is_ours = |line: &&str| line.split_whitespace().nth(7) == Some(name.as_str());
+        let inode = table.lines().find(is_ours)?.split_whitespace().nth(6)?.parse().ok()?;
+        ports::process_of(&BTreeSet::from([inode])).map(|holder| holder.pid)
+    }
 }
 
 /// Connecting reveals the pid of the listener.
@@ -54,7 +67,9 @@ mod tests {
     fn a_namespace_has_one_node() {
         let own_namespace = || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            assert_eq!(NamespaceLock::holder(), None);
             let first = NamespaceLock::acquire().unwrap();
+            assert_eq!(NamespaceLock::holder(), Some(std::process::id()));
             let second = NamespaceLock::acquire().unwrap_err();
             let me = i32::try_from(std::process::id()).unwrap();
             assert!(matches!(second, Error::NamespaceTaken { pid: Some(pid) } if pid == me), "{second}");

@@ -75,6 +75,11 @@ pub(super) fn veth(link: &TaskLink, namespace: std::os::fd::RawFd) -> RouteNetli
     )
 }
 
+/// A pair of links in one namespace.
+pub(super) fn veth_pair(name: &str, peer: &str) -> RouteNetlinkMessage {
+    RouteNetlinkMessage::NewLink(LinkVeth::new(name, peer).build())
+}
+
 pub(super) fn vxlan(device: &OverlayDevice) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewLink(
         LinkVxlan::new(device.name, device.vni)

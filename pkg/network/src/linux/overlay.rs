@@ -1,5 +1,7 @@
 //! The VXLAN device, and what leads through it to each peer. Blocking.
 
+use std::net::Ipv4Addr;
+
 use nix::errno::Errno;
 
 use super::message::{self, LinkState};
@@ -7,7 +9,8 @@ use super::netlink::{Netlink, NetlinkChange, errno};
 use super::{ports, sysctl};
 use crate::Error;
 use crate::desired::{DesiredNode, OverlayDevice, PeerLink};
-use crate::names::OVERLAY_DEVICE;
+use crate::model::{DEFAULT_VNI, DEFAULT_VXLAN_PORT, MIN_MTU};
+use crate::names::{OVERLAY_DEVICE, overlay_mac};
 
 /// Reconciles the device; returns its index, `None` when there is no overlay.
 pub(super) fn ensure_device(
@@ -107,15 +110,38 @@ fn bring_up(netlink: &mut Netlink, device: &OverlayDevice, index: u32) -> Result
 
 /// The error that names who has the port: another VXLAN device, or a process.
 fn port_taken(netlink: &mut Netlink, device: &OverlayDevice) -> Error {
-    let links = message::fetch_links(netlink).unwrap_or_default();
-    let is_other = |link: &&LinkState| {
-        link.name != device.name && link.vxlan.as_ref().is_some_and(|vxlan| vxlan.port == device.port)
-    };
-    let by = match links.iter().find(is_other) {
-        Some(other) => Some(format!("device {}", other.name)),
+    let others = devices_with_port(netlink, device.port).into_iter().find(|name| name != device.name);
+    let by = match others {
+        Some(other) => Some(format!("device {other}")),
         None => ports::udp_holder(device.port).map(|holder| format!("process {holder}")),
     };
     Error::VxlanPortTaken { port: device.port, by }
+}
+
+/// Names of the VXLAN devices with this UDP port.
+pub(super) fn devices_with_port(netlink: &mut Netlink, port: u16) -> Vec<String> {
+    let links = message::fetch_links(netlink).unwrap_or_default().into_iter();
+    let has_port = |link: &LinkState| link.vxlan.as_ref().is_some_and(|vxlan| vxlan.port == port);
+    links.filter(has_port).map(|link| link.name).collect()
+}
+
+/// Creates a VXLAN device as tasks need it, in a network namespace that ends with the calling thread.
+pub(super) fn try_device(netlink: &mut Netlink) -> Result<(), Error> {
+    let local = Ipv4Addr::new(192, 0, 2, 1);
+    let device = OverlayDevice {
+        name: OVERLAY_DEVICE,
+        mac: overlay_mac(local),
+        mtu: MIN_MTU,
+        local,
+        port: DEFAULT_VXLAN_PORT,
+        vni: DEFAULT_VNI,
+    };
+    let created =
+        netlink.submit(vec![NetlinkChange::create("try VXLAN".to_owned(), message::vxlan(&device))]);
+    created.map_err(|error| match errno(&error) {
+        Some(Errno::EOPNOTSUPP) => Error::VxlanMissing,
+        _ => error,
+    })
 }
 
 fn remove(netlink: &mut Netlink, index: u32) -> Result<(), Error> {

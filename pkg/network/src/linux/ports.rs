@@ -13,7 +13,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
 };
 
-use crate::error::{Error, PortHolder};
+use crate::error::{Error, PortHolder, PortUser};
 use crate::keys::{HostPort, Protocol};
 
 /// Inode of sockets without an owner: closing connections, or those in TIME_WAIT.
@@ -117,6 +117,18 @@ pub(super) fn udp_holder(port: u16) -> Option<PortHolder> {
     process_of(&socket_inodes(at))
 }
 
+/// Who has the port: nobody if a server could bind it. The socket that tries does not listen, and is closed at once.
+pub(super) fn user(at: HostPort) -> Result<Option<PortUser>, Error> {
+    match try_bind(at, at.protocol() == Protocol::Tcp) {
+        Ok(_) => Ok(None),
+        Err(Errno::EADDRINUSE) => {
+            Ok(Some(process_of(&socket_inodes(at)).map_or(PortUser::Unknown, PortUser::Process)))
+        }
+        Err(Errno::EADDRNOTAVAIL) => Err(Error::HostIpMissing { port: at }),
+        Err(errno) => Err(Error::BindPort { port: at, source: errno.into() }),
+    }
+}
+
 /// Inodes of the sockets that use the port.
 fn socket_inodes(at: HostPort) -> BTreeSet<u64> {
     sockets(at).into_iter().map(|(_, inode)| inode).collect()
@@ -153,7 +165,7 @@ fn parse_sockets(table: &str, at: HostPort) -> Vec<(Ipv4Addr, u64)> {
 }
 
 /// The process that has one of the sockets open.
-fn process_of(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
+pub(super) fn process_of(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
     let owned = inodes.iter().filter(|inode| **inode != NO_INODE);
     let links: BTreeSet<String> = owned.map(|inode| format!("socket:[{inode}]")).collect();
     let holds = |pid: &u32| {

@@ -68,12 +68,12 @@ impl OciRuntime {
             .ok_or_else(|| Error::OciRuntimeMissing { program: name.to_owned() })
     }
 
-    /// Asks the program for its version, so that a wrong one is found before the first container. Changes
-    /// nothing.
+    /// Asks the program for its version, so that a wrong one is found before the first container, and returns
+    /// it: `runc version 1.1.5`. Changes nothing.
     ///
     /// # Errors
     /// [`Error::OciRuntimeMissing`] if it does not exist; [`Error::OciRuntimeInvalid`] if its output is unexpected.
-    pub async fn check(&self) -> Result<(), Error> {
+    pub async fn check(&self) -> Result<String, Error> {
         let program = self.find()?;
         let mut command = Command::new(&program);
         command.arg("--version").stdin(Stdio::null()).kill_on_drop(true);
@@ -83,11 +83,11 @@ impl OciRuntime {
             Ok(Ok(output)) if !output.status.success() => format!("exited with {}", output.status),
             Ok(Ok(output)) => {
                 let text = String::from_utf8_lossy(&output.stdout);
-                if is_version_output(&text) {
-                    return Ok(());
-                }
                 let first: String =
                     text.lines().next().unwrap_or_default().chars().take(MAX_QUOTED_OUTPUT).collect();
+                if is_version_output(&text) {
+                    return Ok(first);
+                }
                 format!("its output was {first:?}")
             }
         };
@@ -172,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn non_runtime_is_rejected_with_its_output() {
-        OciRuntime::Runc.check().await.unwrap();
+        assert!(OciRuntime::Runc.check().await.unwrap().starts_with("runc version "));
         for (path, output) in
             [("/bin/true", "true (GNU"), ("/bin/false", "exited with"), ("/no/such", "not a program")]
         {

@@ -1,9 +1,11 @@
 //! The command that starts the private containerd, and the search for its process.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::configuration::ContainerdPaths;
 use super::{ContainerdProcess, Error, detach};
@@ -11,17 +13,14 @@ use crate::host_process::is_of_host_root;
 use crate::pidfd::Pidfd;
 use crate::programs;
 
+const VERSION_DEADLINE: Duration = Duration::from_secs(3);
+
 /// Builds the command and the files that it needs.
 pub(super) fn command(files: &ContainerdPaths, binary: Option<&Path>) -> Result<Command, Error> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
-    let path = programs::search_path();
-    let found = |name: &Path| {
-        programs::find(name, &path).ok_or_else(|| Error::Missing { program: name.display().to_string() })
-    };
-    let containerd = found(binary.unwrap_or(Path::new("containerd")))?;
-    found(Path::new("containerd-shim-runc-v2"))?;
+    let (containerd, path) = find_program(binary)?;
     let log = files.ensure()?;
     let unusable = |error: std::io::Error| Error::Path { path: files.log.clone(), reason: error.to_string() };
     let second = log.try_clone().map_err(unusable)?;
@@ -32,6 +31,32 @@ pub(super) fn command(files: &ContainerdPaths, binary: Option<&Path>) -> Result<
     command.stdin(Stdio::null()).stdout(Stdio::from(log)).stderr(Stdio::from(second));
     detach::into_own_session(&mut command);
     Ok(command)
+}
+
+/// The program, and the search path in which it and its shim were found.
+fn find_program(binary: Option<&Path>) -> Result<(PathBuf, OsString), Error> {
+    let path = programs::search_path();
+    let found = |name: &Path| {
+        programs::find(name, &path).ok_or_else(|| Error::Missing { program: name.display().to_string() })
+    };
+    let containerd = found(binary.unwrap_or(Path::new("containerd")))?;
+    found(Path::new("containerd-shim-runc-v2"))?;
+    Ok((containerd, path))
+}
+
+/// The version of the program that would be started: `1.6.20`.
+pub(super) async fn version(binary: Option<&Path>) -> Result<String, Error> {
+    let (containerd, _) = find_program(binary)?;
+    let mut command = tokio::process::Command::new(&containerd);
+    command.arg("--version").stdin(Stdio::null()).kill_on_drop(true);
+    let unusable = |reason: String| Error::Path { path: containerd.clone(), reason };
+    let output = tokio::time::timeout(VERSION_DEADLINE, command.output()).await;
+    let output = output.map_err(|_| unusable(format!("no version within {VERSION_DEADLINE:?}")))?;
+    let output = output.map_err(|error| unusable(error.to_string()))?;
+    // `containerd PACKAGE VERSION COMMIT`
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split_whitespace().nth(2).filter(|_| output.status.success());
+    version.map(str::to_owned).ok_or_else(|| unusable(format!("its version was {:?}", text.trim())))
 }
 
 /// The process of root, outside of containers, that was started with this configuration file.

@@ -1,5 +1,6 @@
 //! `manager init` where it cannot work: it prints the reason and what to do, and leaves no process.
 
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
@@ -7,10 +8,12 @@ use warren_testkit::cleanup;
 use warren_testkit::cli::{WarrenCli, binary};
 use warren_testkit::leaks::{Inventory, LeakScope};
 use warren_testkit::netns::{LabHost, NetworkSwitch};
+use warren_testkit::node::NodeOptions;
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::tool;
+use warren_testkit::wait::eventually;
 
-use crate::e2e::fixture::{NodeFixture, PortOccupant, WEB};
+use crate::e2e::fixture::{NodeFixture, PortOccupant, SOON, WEB};
 use crate::e2e::task_document;
 
 const FAILED: i32 = 1;
@@ -186,4 +189,45 @@ fn run(host: &LabHost, scratch: &ScratchDir, script: &str, code: i32, name: &str
     let text = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(code), "{name}: {text}");
     text
+}
+
+#[test]
+fn node_of_a_unit_reports_that_it_serves_and_is_recognized_by_the_checks() {
+    let units = ScratchDir::new();
+    let notifications = units.path().join("notify");
+    let systemd = UnixDatagram::bind(&notifications).unwrap();
+    systemd.set_read_timeout(Some(SOON_TOLD)).unwrap();
+    let options = NodeOptions::default().environment("NOTIFY_SOCKET", notifications.to_str().unwrap());
+    let mut world = NodeFixture::with(options);
+    let mut notification = [0; 64];
+    let length = systemd.recv(&mut notification).unwrap();
+    assert_eq!(&notification[..length], b"READY=1");
+
+    let pid = world.node.process().pid();
+    let data = world.node.data_dir().display().to_string();
+    let device = "packets between nodes: used by the node itself, device warren-vx";
+    let results = eventually(SOON, "the device to other nodes", || {
+        // The outcome of others, such as the disk, depends on the machine.
+        let checked = world.warren().run(&["system", "check", "--data-dir", &data, "-o", "json"]);
+        let results: Vec<serde_json::Value> =
+            serde_json::from_str(&checked.stdout).map_err(|error| format!("{error}: {checked}"))?;
+        let has_device = results.iter().any(|result| result["message"] == device);
+        if has_device { Ok(results) } else { Err(checked.stdout) }
+    });
+    let message = |name: &str| {
+        let found = results.iter().find(|result| result["name"] == name);
+        let found = found.unwrap_or_else(|| panic!("no {name}: {results:?}"));
+        assert_eq!(found["outcome"], "passed", "{found}");
+        found["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(message("port 4789/udp"), device);
+    assert_eq!(message("port 8080/tcp"), format!("managers and API: used by the node itself, process {pid}"));
+    let socket = world.node.containerd_socket().display().to_string();
+    assert!(message("containerd").ends_with(&format!("answers at {socket}")), "{results:?}");
+    // The unit has the directory; the run directory is in the stored settings.
+    let directory = units.path().display().to_string();
+    world.warren().run_ok(&["system", "install", "--data-dir", &data, "--unit-dir", &directory]);
+    let unit = std::fs::read_to_string(units.path().join("warren.service")).unwrap();
+    let command = format!("\nExecStart=\"{}\" manager run --data-dir \"{data}\"\n", binary().display());
+    assert!(unit.contains(&command), "{unit}");
 }

@@ -2,11 +2,11 @@
 
 CARGO ?= cargo
 # `verify` uses shellcheck and cargo-deny if they are installed.
-SCRIPTS := .ci/run docs/demo/demo.sh tests/e2e/images/debian-image.sh tests/testkit/ensure-packages.sh tests/fuzz/run.sh
+SCRIPTS := .ci/run docs/demo/demo.sh tests/e2e/images/debian-image.sh tests/testkit/ensure-packages.sh tests/fuzz/run.sh cli/debian/prerm
 
 export WARREN_RUN API_PORT DEMO_PORT
 
-.PHONY: help run stop test soak bench verify fix
+.PHONY: help run stop test soak bench deb verify fix
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -41,6 +41,15 @@ bench: ## Run the benchmarks: print the figures and write them as JSON
 	@tests/testkit/ensure-packages.sh test
 	$(CARGO) build --release --locked -p warren -p warren-worker -p warren-test-bench
 	$(CARGO) run --release --locked -p warren-test-bench
+
+# cargo-deb takes the manual and the completions from the directory of the program, which writes them.
+DEB_FILES := $(or $(CARGO_TARGET_DIR),target)/release/deb
+deb: ## Build the Debian package of this machine's architecture, in target/debian
+	@command -v cargo-deb >/dev/null || $(CARGO) install cargo-deb --locked
+	$(CARGO) build --release --locked -p warren --bin warren
+	rm -rf $(DEB_FILES) && $(DEB_FILES)/../warren man $(DEB_FILES)/man
+	for shell in bash zsh fish; do $(DEB_FILES)/../warren completion $$shell >$(DEB_FILES)/warren.$$shell || exit 1; done
+	$(CARGO) deb --no-build -p warren
 
 verify: ## Check formatting, lints, docs, layering and licences; writes nothing but build output
 	$(CARGO) fmt --all --check

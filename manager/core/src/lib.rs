@@ -12,6 +12,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cluster_clock;
+pub mod events;
 pub mod explain;
 pub mod liveness;
 pub mod reconcile;
@@ -20,6 +21,7 @@ pub mod scheduler;
 pub mod session;
 pub mod settling;
 pub mod state;
+pub mod why;
 
 pub use cluster_clock::ClusterClock;
 pub use explain::explain_task;

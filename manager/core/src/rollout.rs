@@ -62,6 +62,20 @@ pub enum RolloutState {
     RollbackPaused,
 }
 
+impl RolloutState {
+    /// Human-readable: `rolled back`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Updating => "updating",
+            Self::Completed => "completed",
+            Self::Paused => "paused",
+            Self::RollingBack => "rolling back",
+            Self::RolledBack => "rolled back",
+            Self::RollbackPaused => "rollback paused",
+        }
+    }
+}
+
 /// The progress of the update to the service's revision. `service` may be an earlier version, or deleted from
 /// the state: then its update is superseded.
 pub fn rollout(state: &State, service: &Service, now: Timestamp) -> Rollout {
@@ -90,7 +104,7 @@ pub fn rollout(state: &State, service: &Service, now: Timestamp) -> Rollout {
 }
 
 /// A service without tasks has nothing to wait for.
-fn rollout_state(service: &Service, total: u32) -> RolloutState {
+pub(crate) fn rollout_state(service: &Service, total: u32) -> RolloutState {
     let is_done = is_complete(service) || total == 0;
     match (service.rollout.kind, service.rollout_failure()) {
         (RolloutKind::Update, Some(_)) => RolloutState::Paused,
@@ -123,7 +137,7 @@ fn count_later_tasks(state: &State, service: &Service) -> u32 {
 }
 
 /// `web.1 failed: exited with code 1`.
-fn failure_text(service: &Service, failure: &RolloutFailure) -> String {
+pub(crate) fn failure_text(service: &Service, failure: &RolloutFailure) -> String {
     format!("{}.{} {}", service.spec.name, failure.slot, failure.reason)
 }
 

@@ -22,6 +22,7 @@ mod label_values;
 mod limits;
 mod member;
 mod number_set;
+mod objects;
 mod outcome;
 mod query;
 mod refusal;
@@ -60,6 +61,7 @@ pub use limits::{
     EXPIRED_TOKEN_RETENTION, MAX_MEMBERS, MAX_NETWORKS, MAX_NODE_SUBNETS, MAX_REMOVED_NODES,
     MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_VOLUMES,
 };
+pub use objects::StateObjects;
 pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
 pub use query::{HEARTBEAT_PERIOD, SYNC_PERIOD};
 pub(crate) use query::{retained_log, task_id_range};

@@ -14,6 +14,7 @@
 mod checkpoints;
 mod contacts;
 mod error;
+mod event_history;
 mod member_directory;
 mod membership;
 mod outcomes;
@@ -31,6 +32,7 @@ mod write_route;
 pub use checkpoints::StateCheckpoints;
 pub use contacts::{ContactRound, NodeContact};
 pub use error::{ChangeError, IndeterminateReason, ProposeError, TransferError, WriteStall};
+pub use event_history::{EventHistory, EventPage, EventsExpired, MAX_EVENTS};
 pub use member_directory::{KnownManager, MemberDirectory, PeerCaller, PeerRejection};
 pub use membership::{MembershipPlan, desired_members, plan_members, recheck_members_after, registration};
 pub use outcomes::{CommandResult, MAX_OUTCOMES, OutcomeCache};

@@ -13,6 +13,7 @@ use warren_consensus::{
     CommittedEntry, ConfState, DropReason, DurabilityStatus, Effect, EntryKind, Event, MemberChange,
     Proposal, RaftMachine, RaftRole, SnapshotMeta,
 };
+use warren_core::events::{ClusterEvent, events_of};
 use warren_core::{AppliedIndex, ApplyOutcome, Command, State, StateChange};
 use warren_types::MemberId;
 
@@ -41,6 +42,8 @@ pub struct ChangeBatch {
 pub struct Publication {
     /// The changed keys.
     pub batches: Vec<ChangeBatch>,
+    /// The same for users.
+    pub events: Vec<ClusterEvent>,
     /// Results of the commands; only needed while other managers may lead.
     pub results: Vec<(AppliedIndex, CommandResult)>,
     /// A snapshot replaced the state; the changes came after it.
@@ -262,8 +265,10 @@ impl<W, C, R> Replica<W, C, R> {
             }
             return None;
         };
+        let before = self.state.objects();
         let outcome = self.state.apply(position.term, position.index, command);
         if let ApplyOutcome::Applied { changes, .. } = &outcome {
+            self.publication.events.extend(events_of(&before, &self.state, changes));
             let batch = ChangeBatch { index: position.index, changes: changes.as_slice().into() };
             self.publication.batches.push(batch);
         }

@@ -13,11 +13,12 @@ use arc_swap::ArcSwap;
 use tokio::sync::{oneshot, watch};
 use warren_consensus::{ConfState, DurabilityStatus, PeerProgress};
 use warren_core::{CommandResponse, State, StateDigest};
-use warren_replica::{OutcomeCache, StateCheckpoints};
+use warren_replica::{EventHistory, MAX_EVENTS, OutcomeCache, StateCheckpoints};
 use warren_telemetry::{Histogram, short_latency_buckets};
 use warren_types::MemberId;
 
 mod change_history;
+mod events;
 mod inbox;
 mod leader_client;
 mod propose;
@@ -30,8 +31,8 @@ pub use leader_client::{Forwarded, LeaderClient, NoTransport};
 pub use publisher::StatePublisher;
 pub use raft_requests::{READ_TIMEOUT, TRANSFER_TIMEOUT};
 pub use warren_replica::{
-    AppliedWrite, ChangeBatch, ChangeError, CommandResult, IndeterminateReason, ProposeError, Publication,
-    ReplicaRole, TransferError, WriteStall,
+    AppliedWrite, ChangeBatch, ChangeError, CommandResult, EventPage, EventsExpired, IndeterminateReason,
+    ProposeError, Publication, ReplicaRole, TransferError, WriteStall,
 };
 
 use self::change_history::ChangeHistory;
@@ -111,6 +112,7 @@ struct StoreInner {
     leader_client: Arc<dyn LeaderClient>,
     published: ArcSwap<PublishedState>,
     history: Mutex<ChangeHistory>,
+    events: Mutex<EventHistory>,
     outcome_cache: Mutex<OutcomeCache<OutcomeReply>>,
     peers: Mutex<Arc<[PeerProgress]>>,
     checkpoints: Mutex<StateCheckpoints>,
@@ -152,6 +154,7 @@ impl Store {
             leader_client: leader,
             latest: watch::Sender::new(first.index),
             history: Mutex::new(ChangeHistory::starting_after(first.index, history)),
+            events: Mutex::new(EventHistory::starting_after(first.index, first.state.clock(), MAX_EVENTS)),
             outcome_cache: Mutex::new(OutcomeCache::starting_after(first.index)),
             published: ArcSwap::from_pointee(first),
             peers: Mutex::default(),

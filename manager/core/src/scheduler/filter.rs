@@ -41,6 +41,23 @@ trait Filter: Sync {
 
     /// Describes the rejected nodes. Called only when a task cannot be placed.
     fn explain(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> Vec<FilterExplanation>;
+
+    /// What a user can do so that it admits some of the rejected nodes. Called only after [`Self::explain`].
+    fn remedy(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> String;
+}
+
+/// Why no node is suitable.
+pub(super) struct Explanation {
+    /// `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down`.
+    pub reason: String,
+    /// What would help, that for most nodes first.
+    pub remedies: Vec<String>,
+}
+
+impl Explanation {
+    fn new(reason: &str, remedy: &str) -> Self {
+        Self { reason: reason.to_owned(), remedies: vec![remedy.to_owned()] }
+    }
 }
 
 /// A number of nodes and their problem.
@@ -63,10 +80,11 @@ pub(super) fn admits(group: &TaskGroup<'_>, node: &NodeInfo<'_>) -> bool {
     group.is_for(node.node) && FILTERS.iter().all(|filter| filter.admits(group, node))
 }
 
-/// Why no node is suitable: `0 of 5 nodes fit: 3 lack memory (need 512MiB, best has 300MiB), 2 are down`.
-pub(super) fn explain(view: &NodeSet<'_>, group: &TaskGroup<'_>) -> String {
+/// Why no node is suitable.
+pub(super) fn explain(view: &NodeSet<'_>, group: &TaskGroup<'_>) -> Explanation {
     if view.nodes.is_empty() {
-        return "no node has joined yet".into();
+        let remedy = "join a worker: `warren token create --role worker` prints the command for its machine";
+        return Explanation::new("no node has joined yet", remedy);
     }
     let mut remaining: Vec<&NodeInfo<'_>> =
         view.nodes.iter().filter(|node| group.is_for(node.node)).collect();
@@ -75,17 +93,22 @@ pub(super) fn explain(view: &NodeSet<'_>, group: &TaskGroup<'_>) -> String {
         return format!("no node has {label}={value} any more");
     }
     if total == 0 {
-        return "its node was removed from the cluster".into();
+        return Explanation::new("its node was removed from the cluster", "join the node again");
     }
-    let mut phrases = Vec::new();
+    let (mut phrases, mut remedies) = (Vec::new(), Vec::new());
     for filter in FILTERS {
         let (admitted, refused): (Vec<_>, Vec<_>) =
             remaining.into_iter().partition(|node| filter.admits(group, node));
         phrases.extend(filter.explain(group, &refused));
+        if !refused.is_empty() {
+            remedies.push((refused.len(), filter.remedy(group, &refused)));
+        }
         remaining = admitted;
     }
     // The sort is stable: equal counts stay in the order of the filters.
     phrases.sort_by_key(|phrase| std::cmp::Reverse(phrase.nodes));
     let phrases: Vec<_> = phrases.iter().map(|phrase| format!("{} {}", phrase.nodes, phrase.text)).collect();
-    format!("{} of {total} nodes fit: {}", remaining.len(), phrases.join(", "))
+    let reason = format!("{} of {total} nodes fit: {}", remaining.len(), phrases.join(", "));
+    remedies.sort_by_key(|(nodes, _)| std::cmp::Reverse(*nodes));
+    Explanation { reason, remedies: remedies.into_iter().map(|(_, remedy)| remedy).collect() }
 }

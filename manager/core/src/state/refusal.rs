@@ -31,6 +31,31 @@ pub enum Refusal {
         /// Some of the matching ids.
         matches: Vec<String>,
     },
+    /// Objects of several kinds have that name.
+    #[error("{reference:?} is more than one object ({}); give one of them", candidates.join(", "))]
+    AmbiguousName {
+        /// The reference in the request.
+        reference: String,
+        /// The objects, each with its kind: `service/web`.
+        candidates: Vec<String>,
+    },
+    /// No object of any kind has that name.
+    #[error(
+        "no service, task, node, network, volume, secret or config is named {reference:?}, nor has such an id"
+    )]
+    NothingNamed {
+        /// The reference in the request.
+        reference: String,
+    },
+    /// Objects of that kind have no causes to tell.
+    #[error(
+        "there is no answer for a {kind}; ask about a service, task, node, network, volume, secret or config, like \
+         service/web"
+    )]
+    NoAnswerFor {
+        /// The kind.
+        kind: ObjectKind,
+    },
     /// The name, or the id with other fields, is taken.
     #[error("{kind} {name} already exists; choose another name or remove it first")]
     AlreadyExists {

@@ -55,7 +55,8 @@ fn unchanged_command_keeps_digest_value() {
 #[test]
 fn diverged_states_conflict_at_later_entries() {
     let mut right = world();
-    let mut wrong = TestCluster { state: right.state.clone(), now: right.now, changes: Vec::new() };
+    let mut wrong =
+        TestCluster { state: right.state.clone(), now: right.now, changes: Vec::new(), events: Vec::new() };
     // One of them applies the report of another state for the same entry.
     right.observe(task_id(1, 1), TaskState::Complete);
     wrong.observe(task_id(1, 1), TaskState::Failed);
@@ -89,6 +90,7 @@ fn snapshot_plus_log_tail_equals_full_log() {
         state: State::restore(whole.state.export()).unwrap(),
         now: whole.now,
         changes: Vec::new(),
+        events: Vec::new(),
     };
     assert_eq!(whole.state.digest(), joined.state.digest());
     for world in [&mut whole, &mut joined] {

@@ -80,8 +80,12 @@ fn manager(number: u64, level: u32) -> Command {
 
 /// A cluster of a version that supported only one manager.
 fn at_level_1() -> TestCluster {
-    let mut world =
-        TestCluster { state: State::new(), now: Timestamp(1_795_185_000_000), changes: Vec::new() };
+    let mut world = TestCluster {
+        state: State::new(),
+        now: Timestamp(1_795_185_000_000),
+        changes: Vec::new(),
+        events: Vec::new(),
+    };
     let ranges = vec!["10.0.0.0/8".parse().unwrap()];
     world.accept(Command::CreateCluster { id: ClusterId(Id(9)), ranges, feature_level: 1, at: world.now });
     world

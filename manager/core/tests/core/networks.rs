@@ -140,8 +140,12 @@ fn service_has_a_virtual_address_per_network() {
 
 /// A cluster with one node of five addresses and no further subnet.
 fn small() -> TestCluster {
-    let mut cluster =
-        TestCluster { state: warren_core::State::new(), now: Timestamp(1), changes: Vec::new() };
+    let mut cluster = TestCluster {
+        state: warren_core::State::new(),
+        now: Timestamp(1),
+        changes: Vec::new(),
+        events: Vec::new(),
+    };
     let ranges = vec!["10.0.0.0/24".parse().unwrap()];
     let (id, feature_level) = (ClusterId(Id(1)), warren_core::FEATURE_LEVEL);
     cluster.accept(Command::CreateCluster { id, ranges, feature_level, at: cluster.now });

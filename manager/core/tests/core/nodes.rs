@@ -43,8 +43,12 @@ fn each_node_gets_a_subnet_of_its_own() {
 
 #[test]
 fn subnets_run_out_with_a_reason() {
-    let mut cluster =
-        TestCluster { state: warren_core::State::new(), now: Timestamp(1), changes: Vec::new() };
+    let mut cluster = TestCluster {
+        state: warren_core::State::new(),
+        now: Timestamp(1),
+        changes: Vec::new(),
+        events: Vec::new(),
+    };
     let ranges = vec!["10.0.0.0/24".parse().unwrap()];
     cluster.accept(Command::CreateCluster {
         id: ClusterId(Id(1)),

@@ -20,7 +20,8 @@ fn a_cluster_is_created_once() {
     );
     assert!(world.refuse(create(8, "10.0.0.0/8")).starts_with("this manager belongs to cluster 0"));
 
-    let mut world = TestCluster { state: State::new(), now: Timestamp(1), changes: Vec::new() };
+    let mut world =
+        TestCluster { state: State::new(), now: Timestamp(1), changes: Vec::new(), events: Vec::new() };
     assert_eq!(
         world.refuse(create(9, "10.0.0.7/8")),
         "ranges[0]: 10.0.0.7/8 has host bits; the range is 10.0.0.0/8"

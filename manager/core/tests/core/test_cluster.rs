@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use warren_core::events::{ClusterEvent, events_of};
 use warren_core::reconcile::ReconcilePlan;
 use warren_core::*;
 pub use warren_types::fixtures::image_digest as digest;
@@ -17,6 +18,8 @@ pub struct TestCluster {
     pub now: Timestamp,
     /// What each entry changed, with its index.
     pub changes: Vec<(u64, Vec<StateChange>)>,
+    /// What users see of it.
+    pub events: Vec<ClusterEvent>,
 }
 
 /// How long a task without a health check must have run until it counts as ready.
@@ -176,8 +179,12 @@ struct NodeSettingsChange {
 impl TestCluster {
     /// A cluster without nodes.
     pub fn new() -> Self {
-        let mut cluster =
-            Self { state: State::new(), now: Timestamp(1_795_185_000_000), changes: Vec::new() };
+        let mut cluster = Self {
+            state: State::new(),
+            now: Timestamp(1_795_185_000_000),
+            changes: Vec::new(),
+            events: Vec::new(),
+        };
         let ranges = vec!["10.0.0.0/8".parse().unwrap()];
         cluster.accept(Command::CreateCluster {
             id: ClusterId(Id(9)),
@@ -202,6 +209,7 @@ impl TestCluster {
         let outcome = self.state.apply(TERM, before.applied().index + 1, command);
         if let ApplyOutcome::Applied { changes, .. } = &outcome {
             self.changes.push((self.state.applied().index, changes.clone()));
+            self.events.extend(events_of(&before.objects(), &self.state, changes));
         }
         self.state.check().unwrap();
         self.state.check_after(&before).unwrap();

@@ -48,8 +48,9 @@ impl StatePublisher {
         published: PublishedState,
         publication: impl Into<Publication>,
     ) -> Arc<PublishedState> {
-        let Publication { batches, results, is_replaced } = publication.into();
+        let Publication { batches, events, results, is_replaced } = publication.into();
         let index = published.index;
+        let clock = published.state.clock();
         let old = self.shared.published.swap(Arc::new(published));
         {
             let mut history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,6 +58,14 @@ impl StatePublisher {
                 history.reset_after(index);
             } else {
                 history.add(batches);
+            }
+        }
+        {
+            let mut history = self.shared.events.lock().unwrap_or_else(PoisonError::into_inner);
+            if is_replaced {
+                history.reset_after(index, clock);
+            } else {
+                history.add(events, index);
             }
         }
         if is_replaced {

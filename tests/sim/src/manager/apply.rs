@@ -45,7 +45,7 @@ impl ClusterSimulation {
     }
 
     fn published(&mut self, host: usize, publication: Publication) {
-        let Publication { batches, results, is_replaced } = publication;
+        let Publication { batches, events: _, results, is_replaced } = publication;
         let Some(run) = &mut self.managers[host].run else { return };
         let (index, role) = (run.replica.applied().index, run.replica.role());
         let known = match is_replaced {

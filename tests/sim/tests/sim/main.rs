@@ -5,6 +5,7 @@
 mod batch;
 mod bugs;
 mod histories;
+mod worker_steps;
 mod workspace;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -18,4 +18,8 @@ impl Filter for AddressFilter {
         );
         FilterExplanation::new(refused.len(), "has", "have", rest).into_iter().collect()
     }
+
+    fn remedy(&self, _: &TaskGroup<'_>, _: &[&NodeInfo<'_>]) -> String {
+        "wait two minutes if tasks ended just now; else add nodes, or `warren cluster update --range-add CIDR`".into()
+    }
 }

@@ -17,4 +17,9 @@ impl Filter for AvailabilityFilter {
         let paused = FilterExplanation::new(count(Availability::Pause), "is", "are", "paused");
         drained.into_iter().chain(paused).collect()
     }
+
+    fn remedy(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> String {
+        let name = refused.first().map_or("NODE", |node| node.node.name.as_str());
+        format!("allow tasks again: `warren node update {name} --availability active`")
+    }
 }

@@ -31,6 +31,11 @@ impl Filter for ConditionFilter {
         }
         counts.into_iter().filter_map(|(condition, nodes)| phrase(condition, nodes)).collect()
     }
+
+    fn remedy(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> String {
+        let name = refused.first().map_or("NODE", |node| node.node.name.as_str());
+        format!("see what is wrong on the node: `warren why node/{name}`")
+    }
 }
 
 fn phrase(condition: NodeCondition, nodes: usize) -> Option<FilterExplanation> {

@@ -30,4 +30,12 @@ impl Filter for ConstraintFilter {
         };
         counts.into_iter().filter_map(phrase).collect()
     }
+
+    fn remedy(&self, group: &TaskGroup<'_>, _: &[&NodeInfo<'_>]) -> String {
+        let name = &group.service.spec.name;
+        format!(
+            "label a node (`warren node update NODE --label-add KEY=VALUE`) or drop the constraint \
+             (`warren service update {name} --constraint-rm ...`)"
+        )
+    }
 }

@@ -30,6 +30,11 @@ impl Filter for HostPortFilter {
         };
         counts.into_iter().filter_map(phrase).collect()
     }
+
+    fn remedy(&self, group: &TaskGroup<'_>, _: &[&NodeInfo<'_>]) -> String {
+        let name = &group.service.spec.name;
+        format!("publish another port with `warren service update {name} --publish-add ...`, or add a node")
+    }
 }
 
 #[cfg(test)]

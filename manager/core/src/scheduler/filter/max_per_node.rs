@@ -18,4 +18,9 @@ impl Filter for MaxPerNodeFilter {
         let rest = format!("{most} {tasks} of the service already, as many as one node may have");
         FilterExplanation::new(refused.len(), "has", "have", rest).into_iter().collect()
     }
+
+    fn remedy(&self, group: &TaskGroup<'_>, _: &[&NodeInfo<'_>]) -> String {
+        let name = &group.service.spec.name;
+        format!("add nodes, or `warren service update {name} --max-per-node N`")
+    }
 }

@@ -22,6 +22,13 @@ impl Filter for ResourceFilter {
         let memory = FilterExplanation::new(no_memory.len(), "lacks", "lack", memory);
         memory.into_iter().chain(FilterExplanation::new(no_cpu.len(), "lacks", "lack", cpu)).collect()
     }
+
+    fn remedy(&self, group: &TaskGroup<'_>, _: &[&NodeInfo<'_>]) -> String {
+        let name = &group.service.spec.name;
+        format!(
+            "reserve less (`warren service update {name} --reserve-memory SIZE --reserve-cpus N`) or add a node"
+        )
+    }
 }
 
 /// Rounds down to whole MiB if there are any, for readability: the result never looks sufficient if it is

@@ -18,4 +18,9 @@ impl Filter for StatusFilter {
             FilterExplanation::new(count(NodeStatus::Unknown), "has", "have", "joined but not connected yet");
         down.into_iter().chain(silent).collect()
     }
+
+    fn remedy(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> String {
+        let name = refused.first().map_or("NODE", |node| node.node.name.as_str());
+        format!("start the machine and its agent again: `warren why node/{name}`")
+    }
 }

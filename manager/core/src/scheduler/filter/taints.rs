@@ -35,4 +35,13 @@ impl Filter for TaintFilter {
         let taints = format!("a taint that the service does not tolerate: {}", named.join(" and "));
         FilterExplanation::new(refused.len(), "has", "have", taints).into_iter().collect()
     }
+
+    fn remedy(&self, group: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> String {
+        let (service, name) = (&group.service.spec.name, "NODE");
+        let name = refused.first().map_or(name, |node| node.node.name.as_str());
+        format!(
+            "remove the taint (`warren node update {name} --taint-rm KEY`) or tolerate it (`warren service update \
+             {service} --toleration-add KEY`)"
+        )
+    }
 }

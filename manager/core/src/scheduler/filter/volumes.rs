@@ -22,6 +22,11 @@ impl Filter for VolumeFilter {
         }
         counts.into_iter().filter_map(|(fault, nodes)| phrase(group, &fault, nodes)).collect()
     }
+
+    fn remedy(&self, _: &TaskGroup<'_>, _: &[&NodeInfo<'_>]) -> String {
+        "see where the data is and what its node lacks: `warren volume ls --all`, `warren why volume/NAME`"
+            .into()
+    }
 }
 
 fn phrase(group: &TaskGroup<'_>, fault: &VolumeFault, nodes: usize) -> Option<FilterExplanation> {

@@ -26,6 +26,21 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
+    /// All kinds.
+    pub const ALL: [Self; 11] = [
+        Self::Cluster,
+        Self::Service,
+        Self::Task,
+        Self::Node,
+        Self::Network,
+        Self::Volume,
+        Self::SecretObject(SecretObjectKind::Secret),
+        Self::SecretObject(SecretObjectKind::Config),
+        Self::SecretObject(SecretObjectKind::Credential),
+        Self::Token,
+        Self::Manager,
+    ];
+
     /// `cluster`, `service`, `task`, `node`, `token`, `secret`, `volume`, `network`, `manager`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,6 +54,19 @@ impl ObjectKind {
             Self::Network => "network",
             Self::Manager => "manager",
         }
+    }
+
+    /// Its noun on the command line, which is that of the API as well: `service`, `registry`.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::SecretObject(SecretObjectKind::Credential) => "registry",
+            _ => self.as_str(),
+        }
+    }
+
+    /// The kind with that noun.
+    pub fn of_noun(noun: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.noun() == noun)
     }
 
     /// The command that shows the object with that name: `service inspect web`.

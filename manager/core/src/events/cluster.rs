@@ -1,0 +1,62 @@
+//! Events of the cluster itself and of its managers.
+
+use warren_types::MemberId;
+
+use super::{Comparison, EventAction, FieldChanges, ObjectEvent, action_of};
+use crate::state::{Cluster, ObjectKind};
+
+impl Comparison<'_> {
+    pub(super) fn cluster(&self) -> Option<(ObjectKind, EventAction, ObjectEvent)> {
+        let (before, after) = (self.before.cluster.as_ref(), self.after.cluster());
+        let action = action_of(before, after)?;
+        let mut changes = FieldChanges::default();
+        if let (Some(before), Some(after)) = (before, after) {
+            let levels = (self.before.feature_level, self.after.feature_level());
+            changes.compare("featureLevel", levels.0, levels.1, u32::to_string);
+            compare_settings(&mut changes, before, after);
+        }
+        Some((ObjectKind::Cluster, action, ObjectEvent::new("", "cluster", changes)))
+    }
+
+    pub(super) fn member(&self, id: MemberId) -> Option<(ObjectKind, EventAction, ObjectEvent)> {
+        let (before, after) = (self.before.members.get(&id), self.after.member(id));
+        let action = action_of(before, after)?;
+        let newest = after.or(before)?;
+        let mut changes = FieldChanges::default();
+        if let (Some(before), Some(after)) = (before, after) {
+            changes.compare("name", &before.name, &after.name, |it| it.to_string());
+            changes.compare("address", &before.address, &after.address, |it| it.to_string());
+            let suffrages = (before.desired_suffrage, after.desired_suffrage);
+            changes.compare("suffrage", suffrages.0, suffrages.1, |it| it.as_str().to_owned());
+            changes.compare("removing", before.removing, after.removing, bool::to_string);
+            changes.compare("featureLevel", before.level, after.level, u32::to_string);
+        }
+        Some((ObjectKind::Manager, action, ObjectEvent::new(newest.manager_id, &newest.name, changes)))
+    }
+}
+
+fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluster) {
+    let (from, to) = (&before.settings, &after.settings);
+    let replicas = (from.max_replicas_per_service, to.max_replicas_per_service);
+    changes.compare("maxReplicasPerService", replicas.0, replicas.1, u32::to_string);
+    let limits = (from.task_history_limit, to.task_history_limit);
+    changes.compare("taskHistoryLimit", limits.0, limits.1, u32::to_string);
+    changes.compare("dataPlane", from.data_plane, to.data_plane, |it| it.as_str().to_owned());
+    let ranges = |cluster: &Cluster| {
+        let ranges: Vec<String> = cluster.ranges.iter().map(ToString::to_string).collect();
+        ranges.join(", ")
+    };
+    changes.compare("ranges", ranges(before), ranges(after), String::clone);
+    let (from, to) = (&from.verification, &to.verification);
+    changes.compare("verification.enabled", from.enabled, to.enabled, bool::to_string);
+    changes.compare("verification.removeAfter", from.remove_after, to.remove_after, u32::to_string);
+    changes.compare("verification.timeout", from.timeout, to.timeout, |it| format!("{it:?}"));
+    // A check may contain a command of any length.
+    let names = |settings: &warren_types::VerificationSettings| {
+        let names: Vec<String> = settings.checks.iter().map(|check| check.name.to_string()).collect();
+        names.join(", ")
+    };
+    if from.checks != to.checks {
+        changes.add("verification.checks", names(from), names(to));
+    }
+}

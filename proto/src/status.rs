@@ -37,6 +37,9 @@ pub const DISK_FAILED: &str = "DISK_FAILED";
 /// manager has that state.
 pub const MANAGER_BEHIND: &str = "MANAGER_BEHIND";
 
+/// Reason for clients that ask for events which the manager does not keep.
+pub const EVENTS_EXPIRED: &str = "EVENTS_EXPIRED";
+
 /// Reason for all callers of a manager whose incarnation of the cluster is earlier than one that they have
 /// seen: managers of the later one continue.
 pub const OTHER_INCARNATION: &str = "OTHER_INCARNATION";

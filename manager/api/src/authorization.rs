@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 68] = [
+pub const METHODS: [(&str, RequiredRole); 70] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -81,6 +81,8 @@ pub const METHODS: [(&str, RequiredRole); 68] = [
     ("/warren.v1.Cluster/Update", RequiredRole::Admin),
     ("/warren.v1.Cluster/ListBackgroundTasks", RequiredRole::Viewer),
     ("/warren.v1.Cluster/Watch", RequiredRole::Viewer),
+    ("/warren.v1.Cluster/StreamEvents", RequiredRole::Viewer),
+    ("/warren.v1.Cluster/Why", RequiredRole::Viewer),
     ("/warren.v1.Images/Import", RequiredRole::Admin),
     ("/warren.v1.Images/Pull", RequiredRole::Admin),
     ("/warren.v1.Images/List", RequiredRole::Viewer),

@@ -65,6 +65,18 @@ impl Api {
 #[tonic::async_trait]
 impl cluster_server::Cluster for Api {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
+    type StreamEventsStream = ReceiverStream<Result<v1::StreamEventsResponse, Status>>;
+
+    async fn stream_events(
+        &self,
+        request: Request<v1::StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamEventsStream>, Status> {
+        self.open_event_stream(request).await.map(Response::new)
+    }
+
+    async fn why(&self, request: Request<v1::WhyRequest>) -> Result<Response<v1::WhyResponse>, Status> {
+        self.answer_why(request).await.map(Response::new)
+    }
 
     async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
         let held = || Some(self.store.read()).filter(|published| published.write_stall.is_some());
@@ -117,7 +129,7 @@ impl cluster_server::Cluster for Api {
         let (events, stream) = mpsc::channel(MAX_QUEUED_EVENTS);
         self.shutdown.spawn(
             "watch",
-            self.clone().stream_events(WatchFilter { service, after, is_stale_allowed: stale }, events),
+            self.clone().stream_watch(WatchFilter { service, after, is_stale_allowed: stale }, events),
         );
         Ok(Response::new(ReceiverStream::new(stream)))
     }

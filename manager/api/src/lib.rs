@@ -9,6 +9,7 @@ pub mod authorization;
 pub mod background_tasks;
 pub mod cluster;
 pub mod controller_status;
+pub mod events;
 pub mod exec;
 pub mod images;
 pub mod incarnation;
@@ -37,6 +38,7 @@ pub mod verification;
 pub mod view;
 pub mod volumes;
 pub mod watch;
+pub mod why;
 
 use std::sync::Arc;
 

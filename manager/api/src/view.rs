@@ -78,7 +78,7 @@ impl Api {
     }
 
     /// The task with its worker's last report, if that is newer than the replicated state.
-    fn with_latest_progress(&self, task: &Task, reports: &RemoteNodeReports) -> Option<Task> {
+    pub(super) fn with_latest_progress(&self, task: &Task, reports: &RemoteNodeReports) -> Option<Task> {
         let report = task.node.and_then(|node| self.task_progress(reports, node, &task.id))?;
         let TaskStatus { attempt, state, since, removed, .. } = task.observed;
         if removed || (report.attempt, report.state) < (attempt, state) {

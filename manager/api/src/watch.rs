@@ -30,7 +30,7 @@ pub struct WatchFilter {
 
 impl Api {
     /// Sends events until the receiver is dropped or the manager stops.
-    pub async fn stream_events(
+    pub async fn stream_watch(
         self,
         watcher: WatchFilter,
         events: mpsc::Sender<Result<v1::WatchEvent, Status>>,

@@ -15,6 +15,7 @@ use warren_types::{Availability, ClusterSettingsChange, ServiceId, ServiceSpec, 
 
 use crate::client::{Client, MAX_RESPONSE};
 use crate::error::{Error, accept_absent};
+use crate::events::{EventQuery, EventStream};
 use crate::pages;
 use crate::watch::ClusterWatch;
 
@@ -378,6 +379,18 @@ impl ClusterApi<'_> {
     /// Changes from now on; only those of the service with this id, unless it is empty.
     pub fn watch(&self, service: &str) -> ClusterWatch {
         ClusterWatch::new(self.0.clone(), service.to_owned())
+    }
+
+    /// Events of objects.
+    pub fn events(&self, query: EventQuery) -> EventStream {
+        EventStream::new(self.0.clone(), query)
+    }
+
+    /// Why the object of a kind (`service`), or the only one of any kind if that is empty, is as it is.
+    pub async fn why(&self, kind: &str, text: &str) -> Result<v1::WhyResponse, Error> {
+        let message = v1::WhyRequest { kind: kind.to_owned(), reference: text.to_owned() };
+        let call = |channel, request| async move { ClusterClient::new(channel).why(request).await };
+        self.0.unary(message, call).await
     }
 }
 

@@ -106,6 +106,15 @@ impl Client {
         request
     }
 
+    /// As [`Client::request`], for a read: an outdated one is allowed if this client allows that.
+    pub(crate) fn read_request<M>(&self, message: M) -> Request<M> {
+        let mut request = self.request(message);
+        if self.with_stale_reads {
+            request.metadata_mut().insert(STALE_METADATA, MetadataValue::from_static("true"));
+        }
+        request
+    }
+
     /// The current connection.
     pub(crate) fn current_channel(&self) -> ManagerChannel {
         self.channel.current()
@@ -179,10 +188,7 @@ impl Client {
         let mut attempts = ManagerRefusals::new(self.writes);
         loop {
             let link = self.current_channel();
-            let mut request = self.request(message.clone());
-            if self.with_stale_reads {
-                request.metadata_mut().insert(STALE_METADATA, MetadataValue::from_static("true"));
-            }
+            let request = self.read_request(message.clone());
             let status = match timeout_at(deadline, call(link.channel.clone(), request)).await {
                 Ok(Ok(answer)) => {
                     self.channel.observe_metadata(answer.metadata());

@@ -15,6 +15,7 @@ pub mod client;
 pub mod contexts;
 mod dial;
 pub mod error;
+mod events;
 mod exec;
 mod import;
 mod logs;
@@ -34,6 +35,7 @@ pub use api::{ClusterApi, ImageApi, NodeApi, NodeChange, ServiceApi, TaskApi, Ta
 pub use client::Client;
 pub use contexts::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
 pub use error::Error;
+pub use events::{EventMessage, EventQuery, EventStart, EventStream};
 pub use exec::{INPUT_CHUNK, ProgramControl, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram};
 pub use import::ImageImport;
 pub use logs::{LogApi, LogOptions, LogStream, LogTarget};

@@ -2,7 +2,8 @@
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
+use warren_proto::v1::stream_events_response::Message;
 use warren_proto::v1::watch_event::Change;
 use warren_proto::{Problem, v1};
 
@@ -22,6 +23,37 @@ impl FakeState {
 #[tonic::async_trait]
 impl v1::cluster_server::Cluster for FakeApi {
     type WatchStream = ResponseStream<v1::WatchEvent>;
+    type StreamEventsStream = ResponseStream<v1::StreamEventsResponse>;
+
+    async fn stream_events(
+        &self,
+        request: Request<v1::StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamEventsStream>, Status> {
+        let (oldest_index, oldest_at) = (7, 1_795_185_000_000);
+        let begin = v1::EventsBegin { oldest_index, oldest_at, truncated: true };
+        let v1::StreamEventsRequest { kind, reference: name, .. } = request.into_inner();
+        let action = "created".to_owned();
+        let event = v1::ClusterEvent { at: oldest_at, kind, name, action, ..Default::default() };
+        let end = v1::EventsEnd {};
+        let messages = [Message::Begin(begin), Message::Event(event), Message::End(end)].map(|message| {
+            let position = Some(v1::EventPosition { index: 8, number: Some(0) });
+            Ok(v1::StreamEventsResponse { position, message: Some(message) })
+        });
+        Ok(Response::new(Box::pin(tokio_stream::iter(messages))))
+    }
+
+    async fn why(&self, request: Request<v1::WhyRequest>) -> Result<Response<v1::WhyResponse>, Status> {
+        let v1::WhyRequest { kind, reference } = request.into_inner();
+        let severity = match reference.as_str() {
+            "web" => v1::CauseSeverity::Problem,
+            "api" => v1::CauseSeverity::Waiting,
+            _ => return Err(Problem::new(Code::NotFound, "NOT_FOUND", "there is no such object").into()),
+        };
+        let cause =
+            v1::Cause { severity: severity.into(), sentence: "it is so".into(), ..Default::default() };
+        let (desired, cause) = ("1 task".to_owned(), Some(cause));
+        Ok(Response::new(v1::WhyResponse { kind, id: String::new(), name: reference, desired, cause }))
+    }
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -300,6 +300,18 @@ impl v1::logs_server::Logs for ScriptedApiServer {
 #[tonic::async_trait]
 impl v1::cluster_server::Cluster for ScriptedApiServer {
     type WatchStream = EventStream<v1::WatchEvent>;
+    type StreamEventsStream = EventStream<v1::StreamEventsResponse>;
+
+    async fn stream_events(
+        &self,
+        _: Request<v1::StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamEventsStream>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn why(&self, _: Request<v1::WhyRequest>) -> Result<Response<v1::WhyResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let mut script = self.0.lock().unwrap();

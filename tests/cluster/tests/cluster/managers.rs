@@ -7,6 +7,7 @@ mod any_manager;
 mod calls_during_failover;
 mod certificates;
 mod disaster_recovery;
+mod event_failover;
 mod full_disk;
 mod group;
 mod growth;

@@ -1,0 +1,55 @@
+//! Why objects are as they are, with what workers report beside the replicated state.
+
+use warren_client::Error;
+use warren_proto::v1;
+use warren_testkit::wait::eventually_async;
+
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::worker::{ScriptedWorker, report};
+
+/// The codes of a cause and of what it follows from.
+fn codes(cause: &v1::Cause) -> Vec<String> {
+    let inner = cause.causes.iter().flat_map(codes);
+    std::iter::once(cause.code.clone()).chain(inner).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn causes_contain_progress_and_checks_of_workers() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    client.services().create(new_id(), &spec("web", 1)).await.unwrap();
+    let unplaced = eventually_async(WAIT_DEADLINE, "the refusal", || async {
+        let answer = client.cluster().why("", "web").await.map_err(|error| error.to_string())?;
+        let cause = answer.cause.unwrap();
+        if codes(&cause) == ["no-ready-task", "not-placed"] { Ok(cause) } else { Err(format!("{cause:?}")) }
+    })
+    .await;
+    assert_eq!(unplaced.causes[0].evidence, ["no node has joined yet"]);
+    assert_eq!(unplaced.severity(), v1::CauseSeverity::Problem);
+    let mut worker = ScriptedWorker::dial(&world).await;
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let id = worker.tasks.keys().next().unwrap().clone();
+    let reason = "pulling image: registry r.example has no image web:1; push it first".to_owned();
+    let failed = v1::TaskReport { reason: reason.clone(), ..report(&id, v1::TaskState::Preparing) };
+    worker.report(vec![failed]).await;
+    let cause = eventually_async(WAIT_DEADLINE, "the failed pull", || async {
+        let answer = client.cluster().why("service", "web").await.map_err(|error| error.to_string())?;
+        let cause = answer.cause.unwrap();
+        if codes(&cause).iter().any(|code| code == "image-pull-failed") {
+            Ok(cause)
+        } else {
+            Err(format!("{cause:?}"))
+        }
+    })
+    .await;
+    assert_eq!(cause.causes[0].evidence, [reason]);
+    worker.report(vec![report(&id, v1::TaskState::Running)]).await;
+    eventually_async(WAIT_DEADLINE, "a healthy service", || async {
+        let answer = client.cluster().why("service", "web").await.map_err(|error| error.to_string())?;
+        let cause = answer.cause.unwrap();
+        if cause.severity() == v1::CauseSeverity::Ok { Ok(()) } else { Err(format!("{cause:?}")) }
+    })
+    .await;
+    let Err(Error::Refused { problem }) = client.cluster().why("", "nothing").await else { panic!() };
+    assert_eq!((problem.code, problem.reason.as_str()), (tonic::Code::NotFound, "NOT_FOUND"));
+}

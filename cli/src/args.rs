@@ -4,6 +4,7 @@
 mod cluster;
 pub mod completion;
 mod context;
+mod events;
 mod exec;
 mod forward;
 mod image;
@@ -35,6 +36,7 @@ use crate::connected_cluster::ConnectedCluster;
 
 pub use cluster::{ClusterCommand, ClusterUpdateArgs};
 pub use context::ContextCommand;
+pub use events::{EventsArgs, WhyArgs};
 pub use exec::ExecArgs;
 pub use forward::ForwardArgs;
 pub use image::ImageCommand;
@@ -169,6 +171,10 @@ pub enum CliCommand {
     /// Manage the clusters that this CLI knows
     #[command(subcommand)]
     Context(ContextCommand),
+    /// Print what changed: the events of objects
+    Events(EventsArgs),
+    /// Explain why an object is as it is, and what to do
+    Why(WhyArgs),
     /// Print the script that completes commands, flags and names in a shell
     Completion {
         /// Shell

@@ -6,6 +6,7 @@ mod confirm;
 mod context;
 mod copy;
 mod environment;
+mod events;
 mod exec;
 mod forward;
 mod image;
@@ -23,6 +24,7 @@ mod task;
 mod token;
 mod version;
 mod volume;
+mod why;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -57,6 +59,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Cluster(command) => cluster::run(&global, command).await.map(success),
         CliCommand::System(command) => system::run(&global, command).await,
         CliCommand::Context(command) => context::run(&global, command).map(success),
+        CliCommand::Events(args) => events::run(&global, args).await.map(success),
+        CliCommand::Why(args) => why::run(&global, args).await,
         CliCommand::Completion { shell } => completion::script(shell).map(success),
         CliCommand::Man { directory } => man::run(directory).map(success),
         CliCommand::Complete { words } => completion::candidates(&global, &words).await.map(success),

@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod context;
+pub mod event;
 pub mod image;
 pub mod manager;
 pub mod network;
@@ -18,6 +19,7 @@ pub mod top;
 mod usage;
 pub mod verification;
 pub mod volume;
+pub mod why;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

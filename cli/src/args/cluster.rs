@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use ipnet::Ipv4Net;
 use warren_types::{DataPlane, DnsLabel, NodeCheck};
 
+use super::events::EventsArgs;
 use super::listing::ListingArgs;
 use super::value;
 
@@ -15,6 +16,8 @@ pub enum ClusterCommand {
     Info,
     /// Change settings of the cluster
     Update(ClusterUpdateArgs),
+    /// Print what changed: the events of objects
+    Events(EventsArgs),
     /// List background tasks of managers and agents
     #[command(visible_alias = "bg")]
     BackgroundTasks {

@@ -145,7 +145,7 @@ fn values(argument: &Arg, path: &str, prefix: &str) -> Completion {
     }
     match (argument.get_long().unwrap_or_default(), value_name) {
         ("context", _) | ("", "CONTEXT") => names(NameKind::Contexts, ""),
-        ("service", "NAME|ID") | ("", "SERVICE") => names(NameKind::Services, ""),
+        ("service", "NAME|ID") | ("", "SERVICE" | "[NOUN/]NAME") => names(NameKind::Services, ""),
         ("", "SERVICE=N") => names(NameKind::Services, "="),
         ("node", "NAME|ID") | ("", "NODE") => names(NameKind::Nodes, ""),
         ("", "TASK") => names(NameKind::Tasks, ""),
@@ -212,6 +212,7 @@ mod tests {
         for (line, kind, prefix, suffix) in [
             ("service inspect ", NameKind::Services, "", ""),
             ("service rm a ", NameKind::Services, "", ""),
+            ("why ", NameKind::Services, "", ""),
             ("service scale w", NameKind::Services, "", "="),
             ("task ls --service ", NameKind::Services, "", ""),
             ("task ls --node=n", NameKind::Nodes, "--node=", ""),

@@ -36,7 +36,6 @@ const NODE_FLAGS: &[&str] = &["--deadline"];
 const COMMANDS: &[&str] = &[
     "apply",
     "cluster ca",
-    "cluster events",
     "cluster health",
     "cluster key",
     "diff",
@@ -45,7 +44,6 @@ const COMMANDS: &[&str] = &[
     "service pause",
     "service promote",
     "service resume",
-    "task events",
     "top",
 ];
 

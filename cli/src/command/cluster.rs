@@ -15,6 +15,7 @@ use crate::view::now;
 pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), CommandError> {
     match command {
         ClusterCommand::Info => info(global).await,
+        ClusterCommand::Events(args) => super::events::run(global, args).await,
         ClusterCommand::Update(args) => update(global, &args).await,
         ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,
     }

@@ -45,3 +45,37 @@ fn settings_are_changed_and_shown() {
     let text = person.fails(2, &["cluster", "update", "--task-history-limit", "101"]);
     assert!(text.contains("taskHistoryLimit: 101 is out of range; give 0 to 100"), "{text}");
 }
+
+#[test]
+fn events_are_lines_and_a_later_begin_is_told() {
+    let person = CliUser::new();
+    let ran = person.warren(&["events", "service/web", "--since", "10m"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.stdout, "2026-11-20T14:30:00Z  service/web           created\n");
+    assert!(
+        ran.stderr.starts_with("events up to index 7 (2026-11-20T14:30:00Z) are not kept any more"),
+        "{ran:?}"
+    );
+    let text = person.ok(&["cluster", "events", "nodes", "-o", "json"]);
+    let event: Value = serde_json::from_str(text.trim_end()).unwrap();
+    assert_eq!((text.lines().count(), &event["kind"], &event["index"]), (1, &json!("node"), &json!(8)));
+    for wrong in ["--since=yesterday", "service/"] {
+        person.fails(2, &["events", wrong]);
+    }
+}
+
+#[test]
+fn why_exits_by_whether_something_is_wrong() {
+    let person = CliUser::new();
+    let ran = person.warren(&["why", "service/web"]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (1, "service/web: problem\ndesired: 1 task\nfound: it is so\n"),
+        "{ran:?}"
+    );
+    let ran = person.warren(&["why", "service/api", "-o", "json"]);
+    let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((ran.code, &shown["severity"]), (0, &json!("waiting")), "{ran:?}");
+    person.fails(3, &["why", "nothing"]);
+    person.fails(2, &["why"]);
+}

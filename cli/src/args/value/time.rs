@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use warren_client::EventStart;
 use warren_types::Timestamp;
 
 use super::duration;
@@ -20,6 +21,22 @@ fn since_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     let wrong = || "give a duration before now, like 10m, or a time like 2026-11-20T14:30:00Z".to_owned();
     let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
     u64::try_from(time.as_millisecond()).map(Timestamp).map_err(|_| wrong())
+}
+
+/// Where events begin: a time, or how long ago; or an index in the log, with or without the number of an event.
+pub fn event_start(text: &str) -> Result<EventStart, String> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (index, number) = match text.split_once('.') {
+        Some((index, number)) => (index, Some(number)),
+        None => (text, None),
+    };
+    if !is_number(index) || number.is_some_and(|number| !is_number(number)) {
+        let wrong = |_| "give a time like 10m or 2026-11-20T14:30:00Z, or an index like 812".to_owned();
+        return since(text).map(|at| EventStart::Since(at.0)).map_err(wrong);
+    }
+    let large = |_| format!("{text} is larger than any index");
+    let number = number.map(|number| number.parse().map_err(large)).transpose()?;
+    Ok(EventStart::After { index: index.parse().map_err(large)?, number })
 }
 
 /// Number of last lines; `None` is all. A newtype, since clap takes an `Option` for an optional flag.
@@ -65,6 +82,17 @@ mod tests {
         assert_eq!(since_at("2026-11-20T15:18:00.12+01:00", now), Ok(now));
         for bad in ["", "10", "yesterday", "2026-11-20", "2026-11-20T14:18:00", "1960-01-01T00:00:00Z"] {
             assert!(since_at(bad, now).unwrap_err().starts_with("give a duration before now"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn events_begin_at_a_time_or_an_index() {
+        let after = |index, number| Ok(EventStart::After { index, number });
+        assert_eq!((event_start("812"), event_start("812.3")), (after(812, None), after(812, Some(3))));
+        assert_eq!(event_start("2026-11-20T14:18:00Z"), Ok(EventStart::Since(1_795_184_280_000)));
+        assert!(matches!(event_start("10m"), Ok(EventStart::Since(_))));
+        for bad in ["", "812.", ".3", "yesterday", "99999999999999999999"] {
+            assert!(event_start(bad).is_err(), "{bad}");
         }
     }
 

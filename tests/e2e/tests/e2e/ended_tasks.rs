@@ -43,6 +43,26 @@ fn assert_cause_is_readable(world: &NodeFixture, task: &TaskDocument) {
     }
 }
 
+/// `why` explains a program that ends and a task that no node can have, and `events` have told it.
+#[track_caller]
+fn assert_why_names_causes(world: &NodeFixture) {
+    let explained = |object: &str, texts: &[&str]| {
+        eventually(SOON, &format!("the causes of {object}"), || {
+            let ran = world.warren().run(&["why", object]);
+            let is_complete = ran.code == 1 && texts.iter().all(|text| ran.stdout.contains(text));
+            if is_complete { Ok(()) } else { Err(ran.to_string()) }
+        });
+    };
+    explained("service/db", &["db has 0 of 1 task ready", "exit code 1", CAUSE, "warren service logs db"]);
+    let create = ["service", "create", "big", "--detach", "--image", BOX, "--reserve-memory", "900GiB"];
+    world.warren().run_ok(&create);
+    explained("big", &["no node is suitable for big.1", "lacks memory (need 900GiB", "--reserve-memory"]);
+    let events = world.ok("events service/db -o json");
+    let is_failure = |line: &&str| line.contains("\"to\":\"FAILED\"") && line.contains("\"exitCode\":1");
+    assert!(events.lines().any(|line| is_failure(&line)), "{events}");
+    world.ok("service rm big");
+}
+
 #[test]
 fn failed_task_keeps_its_output_until_its_service_is_removed() {
     let mut world = NodeFixture::new();
@@ -52,6 +72,7 @@ fn failed_task_keeps_its_output_until_its_service_is_removed() {
     assert_cause_is_readable(&world, &task);
     let previous = world.warren().run(&["service", "logs", "db", "--previous"]);
     assert!(previous.stderr.contains(CAUSE), "{previous}");
+    assert_why_names_causes(&world);
 
     world.node.kill();
     world.node.run_again();

@@ -90,7 +90,8 @@ pub(super) fn explain(view: &NodeSet<'_>, group: &TaskGroup<'_>) -> Explanation 
         view.nodes.iter().filter(|node| group.is_for(node.node)).collect();
     let total = remaining.len();
     if let (0, Some(label), Some(value)) = (total, &group.service.spec.per, group.label_value) {
-        return format!("no node has {label}={value} any more");
+        let remedy = "give the label to a node again: `warren node update NODE --label-add KEY=VALUE`";
+        return Explanation::new(&format!("no node has {label}={value} any more"), remedy);
     }
     if total == 0 {
         return Explanation::new("its node was removed from the cluster", "join the node again");

@@ -65,7 +65,7 @@ impl<'a> Inquiry<'a> {
         for node in self.state.nodes() {
             let reason = match () {
                 () if !meets_constraints(placement, node) => "do not meet its constraints",
-                () if intolerable_taints(placement, node).next().is_some() => {
+                () if intolerable_taints(service, node).next().is_some() => {
                     "have taints that it does not tolerate"
                 }
                 () if node.availability != warren_types::Availability::Active => "are drained or paused",

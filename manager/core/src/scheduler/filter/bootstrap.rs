@@ -24,4 +24,11 @@ impl Filter for BootstrapFilter {
         };
         counts.into_iter().filter_map(phrase).collect()
     }
+
+    fn remedy(&self, _: &TaskGroup<'_>, refused: &[&NodeInfo<'_>]) -> String {
+        match refused.iter().find_map(|node| node.awaited_service) {
+            Some(service) => format!("see what holds the bootstrap service: `warren why service/{service}`"),
+            None => "see the bootstrap services with `warren service ls`".to_owned(),
+        }
+    }
 }

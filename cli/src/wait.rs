@@ -37,6 +37,8 @@ pub enum WaitGoal {
     Scaled,
     /// The tasks run the new revision.
     Updated,
+    /// The tasks of the current revision have ended without an error.
+    Completed,
     /// The service and its tasks are removed.
     Gone,
 }
@@ -82,6 +84,12 @@ impl ServiceGoal {
         Self { version: answer.version, revision: answer.revision, replicas, ..self }
     }
 
+    /// The same service, whose tasks must also end without an error.
+    #[must_use]
+    pub fn completed(self) -> Self {
+        Self { goal: WaitGoal::Completed, ..self }
+    }
+
     fn failure_summary(&self) -> String {
         match self.goal {
             WaitGoal::Running | WaitGoal::Scaled => {
@@ -90,6 +98,7 @@ impl ServiceGoal {
             WaitGoal::Updated => {
                 format!("service {} was not updated to revision {}", self.name, self.revision)
             }
+            WaitGoal::Completed => format!("service {} did not complete", self.name),
             WaitGoal::Gone => format!("service {} was not removed", self.name),
         }
     }

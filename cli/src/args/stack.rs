@@ -68,6 +68,9 @@ pub struct StackDeployArgs {
     pub name: Option<DnsLabel>,
     #[command(flatten)]
     pub files: ComposeFileArgs,
+    /// Build the images of services with `build`, by docker or buildah, and import them on the nodes
+    #[arg(long)]
+    pub build: bool,
     /// Only print what would change
     #[arg(long)]
     pub dry_run: bool,

@@ -1,9 +1,9 @@
 //! `warren image ...`
 
 mod copy;
-mod import;
+pub mod import;
 mod prune;
-mod pull;
+pub mod pull;
 mod result;
 
 use warren_proto::v1;

@@ -1,7 +1,9 @@
 //! `warren stack ...` and `warren deploy`.
 
+mod build;
 mod deploy;
 mod files;
+mod local_paths;
 pub mod members;
 mod plan;
 mod remove;

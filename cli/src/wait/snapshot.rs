@@ -98,9 +98,7 @@ impl ServiceSnapshot {
             (KnownService::Unknown, _) => WaitOutcome::Waiting,
             (KnownService::Gone, WaitGoal::Gone) => WaitOutcome::Reached,
             (KnownService::Present(_), WaitGoal::Gone) => WaitOutcome::Waiting,
-            (KnownService::Gone, WaitGoal::Running | WaitGoal::Scaled | WaitGoal::Updated) => {
-                WaitOutcome::Failed(vec!["the service was removed".to_owned()])
-            }
+            (KnownService::Gone, _) => WaitOutcome::Failed(vec!["the service was removed".to_owned()]),
             (KnownService::Present(service), _) if service.removing => {
                 WaitOutcome::Failed(vec!["the service is being removed".to_owned()])
             }
@@ -111,9 +109,23 @@ impl ServiceSnapshot {
                     (Some(outcome), _) => outcome,
                     (None, Some(why)) => WaitOutcome::Failed(vec![why]),
                     (None, None) if goal == WaitGoal::Updated => self.evaluate_updated(service, desired),
+                    (None, None) if goal == WaitGoal::Completed => self.evaluate_completed(service, desired),
                     (None, None) => self.evaluate_running(service, &desired.finished_before),
                 }
             }
+        }
+    }
+
+    fn evaluate_completed(&self, service: &v1::Service, desired: &ServiceGoal) -> WaitOutcome {
+        let stop_reason = service.rollout.as_ref().map(|rollout| &rollout.stop_reason);
+        if let Some(reason) = stop_reason.filter(|reason| !reason.is_empty()) {
+            return WaitOutcome::Failed(vec![reason.clone()]);
+        }
+        match self.evaluate_running(service, &desired.finished_before) {
+            WaitOutcome::Reached if self.complete_slots(service) < desired_tasks(service) => {
+                WaitOutcome::Waiting
+            }
+            outcome => outcome,
         }
     }
 
@@ -180,6 +192,18 @@ impl ServiceSnapshot {
         rolled_back(service, desired).map(|_| (desired.revision, service.revision))
     }
 
+    /// Number of desired slots whose task of the current spec has ended without an error.
+    fn complete_slots(&self, service: &v1::Service) -> u32 {
+        let complete = self.tasks.values().filter(|task| {
+            state(task) == Some(TaskState::Complete)
+                && task.desired() == v1::DesiredTaskState::Running
+                && is_current(service, task)
+        });
+        let slots: BTreeSet<u32> =
+            complete.map(|task| task.slot).filter(|slot| has_slot(service, *slot)).collect();
+        u32::try_from(slots.len()).unwrap_or(u32::MAX)
+    }
+
     /// Number of desired slots that have a ready task of the current spec.
     fn ready_slots(&self, service: &v1::Service) -> u32 {
         let serving = self.tasks.values().filter(|task| {
@@ -227,7 +251,11 @@ impl ServiceSnapshot {
                 };
                 format!("service {}: {doing}{updated} of {total} updated{so_far}", desired.name)
             }
-            (_, WaitGoal::Running | WaitGoal::Scaled | WaitGoal::Updated) => {
+            (KnownService::Present(service), WaitGoal::Completed) => {
+                let (complete, all) = (self.complete_slots(service), desired_tasks(service));
+                format!("service {}: {complete} of {all} completed", desired.name)
+            }
+            (_, WaitGoal::Running | WaitGoal::Scaled | WaitGoal::Updated | WaitGoal::Completed) => {
                 format!("service {}", desired.name)
             }
             (KnownService::Gone, WaitGoal::Gone) => format!("service {}: removed", desired.name),
@@ -280,7 +308,10 @@ impl ServiceSnapshot {
             }
         }
         let waiting = |task: &&v1::Task| match state(task) {
-            Some(TaskState::Running) => goal == WaitGoal::Gone || !task.ready || task.settles_in_ms > 0,
+            Some(TaskState::Running) => {
+                let must_end = matches!(goal, WaitGoal::Gone | WaitGoal::Completed);
+                must_end || !task.ready || task.settles_in_ms > 0
+            }
             Some(TaskState::Complete) => goal == WaitGoal::Gone,
             _ => true,
         };

@@ -113,6 +113,22 @@ fn rolled_back_update_fails_after_the_rollback() {
 }
 
 #[test]
+fn completed_goal_needs_the_end_of_every_slot() {
+    let goal = ServiceGoal::new(&service(2), WaitGoal::Running).completed();
+    let check = |first: TaskState, second: TaskState, expected: WaitOutcome| {
+        let snapshot = ServiceSnapshot::of(service(2), vec![task(1, 1, first), task(2, 2, second)]);
+        assert_eq!(snapshot.evaluate(&goal), expected, "{first:?} {second:?}");
+        snapshot.summary(&goal)
+    };
+    use TaskState::{Complete, Failed, Running};
+    assert_eq!(check(Running, Complete, WaitOutcome::Waiting), "service web: 1 of 2 completed");
+    check(Running, Running, WaitOutcome::Waiting);
+    check(Complete, Complete, WaitOutcome::Reached);
+    let line = task_line(&task(1, 1, Failed));
+    check(Failed, Complete, WaitOutcome::Failed(vec![format!("web.1: {line}")]));
+}
+
+#[test]
 fn complete_task_satisfies_goal() {
     let complete = task(1, 1, TaskState::Complete);
     check(1, vec![complete.clone()], WaitOutcome::Reached);

@@ -206,6 +206,32 @@ fn port_of_another_service_is_a_conflict_before_anything_is_changed() {
 }
 
 #[test]
+fn images_and_paths_of_this_machine_need_what_is_named() {
+    let person = CliUser::new();
+    let file = write(&person, "built.yaml", "services:\n  a: {build: .}\n  b: {build: ., image: 'runs:1'}\n");
+    let found = person.fails(2, &["deploy", "-c", &file, "x"]);
+    let expected =
+        "built.yaml:2:14: services.a.build: the image is not built yet: give --build to build it here";
+    assert!(found.contains(expected), "{found}");
+    let expected =
+        "built.yaml:3:14: services.b.build: is not built without --build: the image runs:1 is used as it is";
+    assert!(found.contains(expected), "{found}");
+    // There is no builder in the path.
+    let found = person.fails(1, &["deploy", "--build", "-c", &file, "x"]);
+    assert!(found.contains("neither docker nor buildah is installed here"), "{found}");
+    let plan = person.ok(&["deploy", "--build", "--dry-run", "-c", &file, "x"]);
+    assert!(plan.contains("build    image     localhost/x_a:latest"), "{plan}");
+    person.ok(&["stack", "config", "-c", &file]);
+
+    let file = write(&person, "local.yaml", "services:\n  a: {image: runs, volumes: ['./x:/x']}\n");
+    let found = person.fails(2, &["deploy", "-c", &file, "x"]);
+    assert!(found.contains("local.yaml:2:30: services.a.volumes[0]: "), "{found}");
+    assert!(found.contains("/x is a path of this machine, on which no node of the cluster runs;"), "{found}");
+    assert!(!person.path("x").exists());
+    assert_eq!(person.ok(&["stack", "ls", "-q"]), "");
+}
+
+#[test]
 fn files_are_checked_and_printed_without_a_cluster() {
     let (person, file) = shop();
     let shown = person.warren(&["stack", "config", "-c", &file, "-o", "json"]);

@@ -161,6 +161,7 @@ fn command(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warren"));
     command.args(arguments).env_clear().env("HOME", home).env("TERM", "xterm");
     command.env("WARREN_CONTEXTS", home.join("contexts.toml")).env("WARREN_RUN_DIR", home.join("run"));
+    command.env("WARREN_DATA_DIR", home.join("data"));
     command
 }
 

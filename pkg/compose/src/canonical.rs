@@ -13,6 +13,10 @@ use crate::yaml::{
     MergeMode, ScalarType, WorkBudget, YamlEntry, YamlMap, YamlNode, YamlValue, parse_integer,
 };
 
+/// The key of a bind mount whose path is on the machine of the files: it was given relative to them. Canonical files
+/// keep it.
+pub const LOCAL_PATH: &str = "x-warren-local";
+
 /// Checks values and makes them canonical. All problems are collected; a value with a problem becomes null.
 pub struct Canonicalizer<'a> {
     /// The directory of relative paths.
@@ -21,8 +25,6 @@ pub struct Canonicalizer<'a> {
     pub budget: &'a mut WorkBudget,
     /// What is wrong.
     pub problems: &'a mut Vec<ComposeProblem>,
-    /// What has an effect that may not be expected.
-    pub warnings: &'a mut Vec<ComposeProblem>,
 }
 
 /// Why a value is not of its form.
@@ -142,7 +144,7 @@ impl Canonicalizer<'_> {
         checked
     }
 
-    /// Makes the path of a bind mount absolute.
+    /// Makes the path of a bind mount absolute, and marks one that is on the machine of the files.
     fn mount(&mut self, mount: &mut YamlMap, at: &SourcePosition, path: KeyPath<'_>) {
         let Some(kind) = mount.get("type").and_then(|entry| entry.node.as_text()) else {
             let message = "the type is missing; give `type: bind`, `type: volume` or `type: tmpfs`";
@@ -158,13 +160,10 @@ impl Canonicalizer<'_> {
             let message = format!("{source:?} is a path of a user; give an absolute path of the node");
             self.problems.push(ComposeProblem::new(&entry.node.at, path, message));
         } else if !source.starts_with('/') {
-            let absolute = self.absolute(&source);
-            let message = format!(
-                "{source:?} is {absolute} on each node that runs the service, and must exist there; give an absolute \
-                 path or a volume"
-            );
-            self.warnings.push(ComposeProblem::new(&entry.node.at, path, message));
-            entry.node = YamlNode::text(&absolute, &entry.node.at);
+            let at = entry.node.at.clone();
+            entry.node = YamlNode::text(&self.absolute(&source), &at);
+            let yes = YamlNode::scalar("true", ScalarType::Bool, &at);
+            mount.entry(LOCAL_PATH.into()).or_insert(YamlEntry { key_at: at, node: yes });
         }
     }
 
@@ -208,7 +207,11 @@ impl Canonicalizer<'_> {
         checked
     }
 
+    /// An address is no path.
     fn absolute(&self, path: &str) -> String {
+        if path.contains("://") || path.starts_with("git@") {
+            return path.to_owned();
+        }
         normalized(&self.base.join(path)).to_string_lossy().into_owned()
     }
 }

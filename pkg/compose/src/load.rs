@@ -189,12 +189,8 @@ impl Loader<'_> {
                 return None;
             }
         };
-        let mut canonicalizer = Canonicalizer {
-            base,
-            budget: &mut self.budget,
-            problems: &mut self.problems,
-            warnings: &mut self.warnings,
-        };
+        let mut canonicalizer =
+            Canonicalizer { base, budget: &mut self.budget, problems: &mut self.problems };
         let node = canonicalizer.canonical(node, schema(), KeyPath::Root);
         scope.documents.insert(path.to_owned(), node);
         Some(())

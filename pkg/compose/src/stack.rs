@@ -1,5 +1,7 @@
 //! The objects of Warren that a project describes, as one stack.
 
+mod build;
+mod dependencies;
 mod fields;
 mod health;
 mod mounts;
@@ -11,10 +13,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use warren_types::{
-    DnsLabel, NetworkName, Protocol, PublishedPort, SecretObjectKind, SecretObjectName, ServiceName,
-    ServiceSpec, Volume, VolumeDriver, VolumeName,
+    DnsLabel, NetworkName, Protocol, PublishedPort, SecretObjectKind, SecretObjectName, ServiceSpec, Volume,
+    VolumeDriver, VolumeName,
 };
 
+pub use self::build::StackBuild;
+pub use self::dependencies::{DependencyCondition, StackDependency};
 use self::fields::{Fields, Report};
 use crate::problem::{ComposeProblem, ValuePosition};
 use crate::project::Project;
@@ -105,8 +109,23 @@ pub struct StackService {
     pub spec: ServiceSpec,
     /// Where each of its published ports is.
     pub ports: Vec<ValuePosition>,
-    /// Services that must be ready before this one is created.
-    pub after_ready: Vec<ServiceName>,
+    /// Services that are created before this one.
+    pub dependencies: Vec<StackDependency>,
+    /// How its image is built.
+    pub build: Option<StackBuild>,
+    /// Paths that its tasks mount from the machine of the files, so that they run only there.
+    pub local_paths: Vec<LocalPath>,
+}
+
+/// A path on the machine of the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalPath {
+    /// The mount.
+    pub defined: ValuePosition,
+    /// Absolute.
+    pub path: PathBuf,
+    /// Create a directory if there is nothing.
+    pub create: bool,
 }
 
 /// An object that a stack uses and does not create.
@@ -171,6 +190,8 @@ pub fn stack(project: &Project, name: &DnsLabel) -> Result<StackObjects, Vec<Com
         }
         Err(problem) => report.problems.borrow_mut().push(problem),
     }
+    dependencies::run_once(&mut objects.services, &services);
+    build::check_names(&objects.services, &report);
     check_ports(&objects.services, &report);
     let Report { problems, warnings } = report;
     let (mut problems, mut warnings) = (problems.into_inner(), warnings.into_inner());

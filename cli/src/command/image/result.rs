@@ -22,6 +22,13 @@ pub struct NodeImageView {
     digest: String,
 }
 
+impl NodeImageView {
+    /// The name of the image and its digest.
+    pub fn image(&self) -> (&str, &str) {
+        (&self.image, &self.digest)
+    }
+}
+
 impl TableRow for NodeImageView {
     const COLUMNS: &'static [Column] = &[column("IMAGE"), column("NODE"), column("SIZE"), column("DIGEST")];
 

@@ -3,17 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use warren_client::{Client, Error, NewNetwork, NewSecretObject, NewVolume};
-use warren_compose::stack::{SecretObjectSource, StackNetwork, StackSecretObject, StackVolume};
+use warren_client::{Client, Error, NewNetwork, NewSecretObject, NewVolume, TaskFilter};
+use warren_compose::stack::{
+    DependencyCondition, SecretObjectSource, StackDependency, StackNetwork, StackSecretObject, StackVolume,
+};
 use warren_compose::{Project, Variables};
+use warren_proto::convert::task_state;
 use warren_proto::v1;
 use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
-use warren_types::{Id, NetworkId, SecretObjectId, SecretObjectName, ServiceId, ServiceName, VolumeId};
+use warren_types::{
+    Id, NetworkId, SecretObjectId, SecretObjectName, ServiceId, ServiceSpec, TaskState, VolumeId,
+};
 use zeroize::Zeroizing;
 
 use super::files::{LoadedStack, load_stack};
-use super::members::{self, service_name};
-use super::plan::{DeployStep, plan};
+use super::members::{self, StackMembers, service_name};
+use super::plan::{DeployPlan, DeployStep, plan};
+use super::{build, local_paths};
 use crate::args::{GlobalArgs, StackDeployArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
@@ -24,32 +30,41 @@ use crate::view::stack::StackStepView;
 use crate::wait::{ServiceGoal, WaitGoal, wait_all};
 
 pub async fn run(global: &GlobalArgs, args: &StackDeployArgs) -> Result<(), CommandError> {
-    let LoadedStack { project, name, objects } =
+    let LoadedStack { project, name, mut objects } =
         load_stack(&args.files, args.name.as_ref(), "the stack was not deployed")?;
     let what = format!("stack {name} was not deployed");
     let client = connect(global, &what).await?;
     let existing = members::fetch(&client, &what).await?;
-    let plan = plan(name.as_str(), &objects, &existing, args.prune);
-    if !plan.conflicts.is_empty() {
-        let hint = "correct what is listed and try again";
-        return Err(CommandError::new(ExitKind::Conflict, what, plan.conflicts.join("\n"), hint));
+    let missing = local_paths::pin(&client, &mut objects, &what).await?;
+    build::keep_built(&mut objects, &existing, args.build, &what)?;
+    let checked_plan = |objects: &_, existing: &StackMembers| {
+        without_conflicts(plan(name.as_str(), objects, existing, args.prune), &what)
+    };
+    let mut plan = checked_plan(&objects, &existing)?;
+    if args.dry_run {
+        let builds = build::images(&objects).filter(|_| args.build);
+        let view = |image: &str| StackStepView { action: "build", kind: "image".into(), name: image.into() };
+        let steps = builds.map(view).chain(plan.steps.iter().map(shown));
+        return output::print_list(global.output, &steps.collect::<Vec<_>>(), now());
+    }
+    // Read and built before anything is changed.
+    let mut data = read_data(&objects.secret_objects, &project, &what)?;
+    local_paths::create(&missing, &what)?;
+    if args.build && build::run(global, &client, &mut objects, &what).await? {
+        plan = checked_plan(&objects, &existing)?;
     }
     for warning in &plan.warnings {
         eprintln!("warning: {warning}");
     }
-    if args.dry_run {
-        let steps: Vec<StackStepView> = plan.steps.iter().map(shown).collect();
-        return output::print_list(global.output, &steps, now());
-    }
-    // Read before anything is changed.
-    let mut data = read_data(&objects.secret_objects, &project, &what)?;
     let mut deployment = Deployment {
         global,
         client: &client,
         stack: name.as_str(),
         goals: BTreeMap::new(),
         kept: BTreeMap::new(),
+        ready: BTreeMap::new(),
         with_new_data: BTreeSet::new(),
+        changed: BTreeSet::new(),
     };
     for step in plan.steps {
         deployment.execute(step, &mut data).await?;
@@ -59,6 +74,15 @@ pub async fn run(global: &GlobalArgs, args: &StackDeployArgs) -> Result<(), Comm
         wait_all(&client, &goals, global.timeout).await?;
     }
     output::print(&format!("{name}\n"))
+}
+
+/// The plan, unless something prevents it.
+fn without_conflicts(plan: DeployPlan, what: &str) -> Result<DeployPlan, CommandError> {
+    if plan.conflicts.is_empty() {
+        return Ok(plan);
+    }
+    let hint = "correct what is listed and try again";
+    Err(CommandError::new(ExitKind::Conflict, what, plan.conflicts.join("\n"), hint))
 }
 
 /// The step as a line of a dry run.
@@ -77,7 +101,7 @@ fn shown(step: &DeployStep) -> StackStepView {
         }
         DeployStep::CreateService { spec, .. } => view("create", "service", spec.name.as_str()),
         DeployStep::UpdateService { spec, .. } => view("update", "service", spec.name.as_str()),
-        DeployStep::KeepService { found } => view("keep", "service", service_name(found)),
+        DeployStep::KeepService { found, .. } => view("keep", "service", service_name(found)),
         DeployStep::RemoveService { found } => view("remove", "service", service_name(found)),
     }
 }
@@ -134,9 +158,13 @@ struct Deployment<'a> {
     /// What changed services have not reached yet, by their names.
     goals: BTreeMap<String, ServiceGoal>,
     /// Unchanged services, for which only services wait that depend on them.
-    kept: BTreeMap<String, v1::Service>,
+    kept: BTreeMap<String, (Box<ServiceSpec>, v1::Service)>,
+    /// What services were waited for and have reached.
+    ready: BTreeMap<String, ServiceGoal>,
     /// Services that use a secret or config with a new version, which made a new revision of each.
     with_new_data: BTreeSet<String>,
+    /// Services that existed and have a new revision.
+    changed: BTreeSet<String>,
 }
 
 impl Deployment<'_> {
@@ -187,37 +215,37 @@ impl Deployment<'_> {
 
     async fn execute_service(&mut self, step: DeployStep) -> Result<(), CommandError> {
         match step {
-            DeployStep::CreateService { spec, after_ready } => {
-                self.wait_for(&after_ready).await?;
+            DeployStep::CreateService { spec, after } => {
+                self.wait_for(&after).await?;
                 let what = format!("service {}", spec.name);
                 let created = self.client.services().create(ServiceId(Id(rand::random())), &spec).await;
                 let created = created.map_err(|error| self.incomplete(&what, error))?;
                 eprintln!("{what} created");
                 self.goals.insert(spec.name.to_string(), ServiceGoal::new(&created, WaitGoal::Running));
             }
-            DeployStep::UpdateService { spec, after_ready, found } => {
-                self.wait_for(&after_ready).await?;
-                let what = format!("service {}", spec.name);
-                let current = self.current(&found).await?;
-                let goal = ServiceGoal::of_existing(self.client, &current, WaitGoal::Updated).await;
-                let goal = goal.map_err(|error| self.incomplete(&what, error))?;
-                let version = Some(current.version);
-                let updated = self.client.services().update(&found.id, &spec, version, false).await;
-                let updated = updated.map_err(|error| self.incomplete(&what, error))?;
-                eprintln!("{what} updated: revision {}", updated.revision);
-                self.goals.insert(spec.name.to_string(), goal.after_write(&updated));
+            DeployStep::UpdateService { spec, after, found } => {
+                self.wait_for(&after).await?;
+                let force = after.iter().any(|one| one.restart && self.has_changed(one));
+                self.update(&spec, &found, force).await?;
             }
-            DeployStep::KeepService { found } => {
+            DeployStep::KeepService { spec, after, found } => {
                 let name = service_name(&found).to_owned();
+                let restarted = after.iter().find(|one| one.restart && self.has_changed(one));
+                if let Some(dependency) = restarted {
+                    eprintln!("service {name} is restarted after {}", dependency.service);
+                    self.wait_for(&after).await?;
+                    return self.update(&spec, &found, true).await;
+                }
                 let has_new_data = self.with_new_data.contains(&name);
                 let current = if has_new_data { self.current(&found).await? } else { (*found).clone() };
                 if current.revision == found.revision {
                     eprintln!("service {name} is unchanged");
-                    self.kept.insert(name, *found);
+                    self.kept.insert(name, (spec, *found));
                 } else {
                     let goal = ServiceGoal::of_existing(self.client, &current, WaitGoal::Updated).await;
                     let goal = goal.map_err(|error| self.incomplete(&format!("service {name}"), error))?;
                     eprintln!("service {name} gets the new data: revision {}", current.revision);
+                    self.changed.insert(name.clone());
                     self.goals.insert(name, goal);
                 }
             }
@@ -240,6 +268,30 @@ impl Deployment<'_> {
         Ok(())
     }
 
+    fn has_changed(&self, dependency: &StackDependency) -> bool {
+        self.changed.contains(dependency.service.as_str())
+    }
+
+    /// Sends the spec of a service that exists; `force` replaces its tasks in any case.
+    async fn update(
+        &mut self,
+        spec: &ServiceSpec,
+        found: &v1::Service,
+        force: bool,
+    ) -> Result<(), CommandError> {
+        let what = format!("service {}", spec.name);
+        let current = self.current(found).await?;
+        let goal = ServiceGoal::of_existing(self.client, &current, WaitGoal::Updated).await;
+        let goal = goal.map_err(|error| self.incomplete(&what, error))?;
+        let version = Some(current.version);
+        let updated = self.client.services().update(&found.id, spec, version, force).await;
+        let updated = updated.map_err(|error| self.incomplete(&what, error))?;
+        eprintln!("{what} updated: revision {}", updated.revision);
+        self.changed.insert(spec.name.to_string());
+        self.goals.insert(spec.name.to_string(), goal.after_write(&updated));
+        Ok(())
+    }
+
     /// The service as it is now; new data of its secrets and configs made new versions of it.
     async fn current(&self, found: &v1::Service) -> Result<v1::Service, CommandError> {
         let what = format!("service {}", service_name(found));
@@ -257,19 +309,49 @@ impl Deployment<'_> {
         from_client(format!("stack {} is incomplete: {object} was not deployed", self.stack), error)
     }
 
-    /// Waits until these services are ready.
-    async fn wait_for(&mut self, services: &[ServiceName]) -> Result<(), CommandError> {
-        for service in services {
-            let goal = match (self.goals.remove(service.as_str()), self.kept.remove(service.as_str())) {
-                (Some(goal), _) => goal,
-                (None, Some(kept)) => {
+    /// Waits until these services have reached what their dependents need.
+    async fn wait_for(&mut self, dependencies: &[StackDependency]) -> Result<(), CommandError> {
+        for StackDependency { service, condition, .. } in dependencies {
+            let completes = match condition {
+                DependencyCondition::Created => continue,
+                DependencyCondition::Ready => false,
+                DependencyCondition::Completed => true,
+            };
+            if completes && let Some((spec, kept)) = self.kept.get(service.as_str()).cloned() {
+                self.run_again_if_failed(&spec, &kept).await?;
+            }
+            let known = self.goals.remove(service.as_str());
+            let goal = match (known, self.kept.remove(service.as_str()), self.ready.get(service.as_str())) {
+                (Some(goal), _, _) => goal,
+                (None, Some((_, kept)), _) => {
                     let goal = ServiceGoal::of_existing(self.client, &kept, WaitGoal::Scaled).await;
                     goal.map_err(|error| self.incomplete(&format!("service {service}"), error))?
                 }
-                // Another service has waited for it.
-                (None, None) => continue,
+                // It was ready when another service waited for it.
+                (None, None, Some(goal)) if completes && goal.goal != WaitGoal::Completed => goal.clone(),
+                (None, None, _) => continue,
             };
-            wait_all(self.client, &[goal], self.global.timeout).await?;
+            let goal = if completes { goal.completed() } else { goal };
+            wait_all(self.client, std::slice::from_ref(&goal), self.global.timeout).await?;
+            self.ready.insert(service.to_string(), goal);
+        }
+        Ok(())
+    }
+
+    /// A task that has ended with an error is not started again without a change: this deployment tries it again.
+    async fn run_again_if_failed(
+        &mut self,
+        spec: &ServiceSpec,
+        kept: &v1::Service,
+    ) -> Result<(), CommandError> {
+        let filter = TaskFilter { service: kept.id.clone(), current: true, ..TaskFilter::default() };
+        let tasks = self.client.tasks().list(filter).await;
+        let tasks = tasks.map_err(|error| self.incomplete(&format!("service {}", spec.name), error))?;
+        let has_failed =
+            |task: &v1::Task| matches!(task_state(task.state), Ok(TaskState::Failed | TaskState::Rejected));
+        if tasks.iter().any(has_failed) {
+            self.kept.remove(spec.name.as_str());
+            self.update(spec, kept, true).await?;
         }
         Ok(())
     }

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_compose::ValuePosition;
 use warren_compose::stack::{
-    ExternalKind, StackNetwork, StackObjects, StackSecretObject, StackService, StackVolume,
+    DependencyCondition, ExternalKind, StackDependency, StackNetwork, StackObjects, StackSecretObject,
+    StackService, StackVolume,
 };
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::spec::AUTOMATIC_PORTS;
-use warren_types::{PublishedPort, SecretObjectKind, ServiceName, ServiceSpec};
+use warren_types::{PublishedPort, SecretObjectKind, ServiceSpec};
 
 use super::members::{StackMembers, is_bootstrap, service_labels, service_name, stack_of};
 
@@ -31,14 +32,16 @@ pub enum DeployStep {
     UpdateSecretObject(StackSecretObject),
     CreateService {
         spec: Box<ServiceSpec>,
-        after_ready: Vec<ServiceName>,
+        after: Vec<StackDependency>,
     },
     UpdateService {
         spec: Box<ServiceSpec>,
-        after_ready: Vec<ServiceName>,
+        after: Vec<StackDependency>,
         found: Box<v1::Service>,
     },
     KeepService {
+        spec: Box<ServiceSpec>,
+        after: Vec<StackDependency>,
         found: Box<v1::Service>,
     },
     RemoveService {
@@ -65,13 +68,15 @@ pub fn plan(name: &str, objects: &StackObjects, existing: &StackMembers, prune: 
     for service in &objects.services {
         let own = service.spec.name.as_str();
         let found = by_name.get(own).copied();
-        let mut after_ready = service.after_ready.clone();
+        let mut after = service.dependencies.clone();
         for (port, position) in service.spec.ports.iter().zip(&service.ports) {
             let Some(owner) = ports.owner(own, port).map(str::to_owned) else { continue };
             match removed.iter().position(|one| service_name(one) == owner).map(|i| removed.swap_remove(i)) {
                 Some(found) => {
                     ports.withdraw(&found);
-                    after_ready.extend(owner.parse());
+                    let condition = DependencyCondition::Ready;
+                    let gone = |service| StackDependency { service, condition, restart: false };
+                    after.extend(owner.parse().map(gone));
                     plan.steps.push(DeployStep::RemoveService { found: Box::new(found) });
                 }
                 None => plan.conflict(position, port_taken(port, &owner)),
@@ -79,7 +84,7 @@ pub fn plan(name: &str, objects: &StackObjects, existing: &StackMembers, prune: 
         }
         found.into_iter().for_each(|found| ports.withdraw(found));
         ports.publish(own, service.spec.ports.iter().copied());
-        plan.service(name, service, after_ready, found);
+        plan.service(name, service, after, found);
     }
     plan.steps.extend(removed.into_iter().map(|found| DeployStep::RemoveService { found: Box::new(found) }));
     plan
@@ -202,12 +207,12 @@ impl DeployPlan {
         &mut self,
         stack: &str,
         service: &StackService,
-        after_ready: Vec<ServiceName>,
+        after: Vec<StackDependency>,
         found: Option<&v1::Service>,
     ) {
         let spec = &service.spec;
         let Some(found) = found else {
-            return self.steps.push(DeployStep::CreateService { spec: Box::new(spec.clone()), after_ready });
+            return self.steps.push(DeployStep::CreateService { spec: Box::new(spec.clone()), after });
         };
         let what = format!("service {}", spec.name);
         if !self.is_own(stack, &service.defined, &what, &service_labels(found)) {
@@ -226,11 +231,11 @@ impl DeployPlan {
         }
         // Compose files do not have these.
         let (per, bootstrap) = (old.per.clone(), old.bootstrap);
-        let spec = ServiceSpec { per, bootstrap, ..with_chosen_ports(spec, &old) };
+        let spec = Box::new(ServiceSpec { per, bootstrap, ..with_chosen_ports(spec, &old) });
         let found = Box::new(found.clone());
-        self.steps.push(match spec == old {
-            true => DeployStep::KeepService { found },
-            false => DeployStep::UpdateService { spec: Box::new(spec), after_ready, found },
+        self.steps.push(match *spec == old {
+            true => DeployStep::KeepService { spec, after, found },
+            false => DeployStep::UpdateService { spec, after, found },
         });
     }
 }

@@ -13,7 +13,11 @@ const HOOKS: &str =
 const HOOK_RIGHTS: &str = "only `false`: a hook has the rights of its container";
 const CPUS: &str = "give the number of CPUs with deploy.resources.limits.cpus";
 const BUILD: &str =
-    "images are not built by this version: build and push the image, and give it with `image`";
+    "built by docker or buildah with `--build`; otherwise the image that was built last, or `image`";
+const BUILD_SECRETS: &str =
+    "secrets do not reach this build; build the image without Warren, and give it with `image`";
+const BUILD_RIGHTS: &str = "the builder decides about the rights of the build";
+const BUILD_RECORDS: &str = "nodes do not store attestations of images";
 const DEVICES: &str = "nodes report no devices in this version; use `devices` and a placement constraint";
 const ADDRESS: &str = "the cluster assigns the addresses of tasks; use the name of the service";
 const NODE_NAMESPACES: &str = "a task does not share namespaces with its node or with other tasks";
@@ -32,7 +36,34 @@ pub(super) const KEYS: &[SchemaKey] = &[
         "it is for `docker compose up`; `warren service logs` shows the output",
     ),
     warned("services.*.blkio_config", Unchecked, "block IO is not limited"),
-    warned("services.*.build", Unchecked, BUILD).short(Key("context")),
+    partly("services.*.build", Map, BUILD).short(Key("context")),
+    warned("services.*.build.additional_contexts", Unchecked, "the build has one context"),
+    honoured("services.*.build.args", Pairs),
+    honoured("services.*.build.cache_from", TextList),
+    honoured("services.*.build.cache_to", TextList),
+    partly("services.*.build.context", Path, "a directory, or an address that the builder reads"),
+    partly("services.*.build.dockerfile", Text, "relative to `context`"),
+    honoured("services.*.build.dockerfile_inline", Text),
+    warned("services.*.build.entitlements", Unchecked, BUILD_RIGHTS),
+    honoured("services.*.build.extra_hosts", Hosts),
+    warned("services.*.build.isolation", Text, WINDOWS),
+    honoured("services.*.build.labels", Pairs),
+    honoured("services.*.build.network", Text),
+    honoured("services.*.build.no_cache", Bool),
+    partly("services.*.build.platforms", TextList, "one platform"),
+    warned("services.*.build.privileged", Unchecked, BUILD_RIGHTS),
+    warned("services.*.build.provenance", Unchecked, BUILD_RECORDS),
+    honoured("services.*.build.pull", Bool),
+    warned("services.*.build.sbom", Unchecked, BUILD_RECORDS),
+    warned("services.*.build.secrets", Unchecked, BUILD_SECRETS),
+    honoured("services.*.build.shm_size", Size),
+    warned("services.*.build.ssh", Unchecked, BUILD_SECRETS),
+    warned("services.*.build.tags", TextList, "the image has the name in `image`"),
+    honoured("services.*.build.target", Text),
+    honoured("services.*.build.ulimits", MapOf),
+    honoured("services.*.build.ulimits.*", Map).short(Ulimit),
+    honoured("services.*.build.ulimits.*.hard", Integer),
+    honoured("services.*.build.ulimits.*.soft", Integer),
     honoured("services.*.cap_add", TextList),
     honoured("services.*.cap_drop", TextList),
     partly("services.*.cgroup", Text, "only `private`"),
@@ -45,7 +76,11 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.configs[].uid", Text),
     honoured("services.*.configs[].gid", Text),
     honoured("services.*.configs[].mode", FileMode),
-    warned("services.*.container_name", Text, "containers are named by service and slot; use `hostname`"),
+    partly(
+        "services.*.container_name",
+        Text,
+        "an alias in the networks of the service; containers are named by service and slot",
+    ),
     refused("services.*.cpu_count", WINDOWS),
     refused("services.*.cpu_percent", WINDOWS),
     refused("services.*.cpu_period", CPUS),
@@ -61,10 +96,15 @@ pub(super) const KEYS: &[SchemaKey] = &[
     partly(
         "services.*.depends_on.*.condition",
         Text,
-        "`service_started` creates the other service first; `service_healthy` waits until it is ready",
+        "`service_started` creates the other service first; `service_healthy` waits until it is ready, \
+         `service_completed_successfully` until its tasks have ended without an error",
     ),
     honoured("services.*.depends_on.*.required", Bool),
-    warned("services.*.depends_on.*.restart", Bool, "a new revision of a service does not restart others"),
+    partly(
+        "services.*.depends_on.*.restart",
+        Bool,
+        "a deployment that changes the other service also replaces the tasks of this one",
+    ),
     honoured("services.*.deploy", Map),
     honoured("services.*.deploy.endpoint_mode", Text),
     honoured("services.*.deploy.labels", Pairs),
@@ -191,13 +231,13 @@ pub(super) const KEYS: &[SchemaKey] = &[
     partly(
         "services.*.ports",
         List,
-        "on each node that runs tasks of the service, unless `mode` is `ingress`",
+        "on every node; with an address or `mode: host` on the nodes that run tasks of the service",
     )
     .merged(ByKeys(&["host_ip", "target", "published", "protocol"])),
     honoured("services.*.ports[]", Map).short(Port),
     warned("services.*.ports[].app_protocol", Text, "ports have no application protocol"),
     partly("services.*.ports[].host_ip", Text, "an IPv4 address"),
-    partly("services.*.ports[].mode", Text, "`host`, the default, and `ingress`"),
+    partly("services.*.ports[].mode", Text, "`ingress`, the default without an address, and `host`"),
     warned("services.*.ports[].name", Text, "ports have no names"),
     honoured("services.*.ports[].protocol", Text),
     partly("services.*.ports[].published", AnyScalar, "one port; a free one is chosen without it"),
@@ -228,7 +268,7 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.privileged", Bool),
     honoured("services.*.profiles", TextList),
     refused("services.*.provider", "Warren runs no programs on the client; use a service with an image"),
-    partly("services.*.pull_policy", Text, "`always`, `missing`, `if_not_present` and `never`"),
+    partly("services.*.pull_policy", Text, "`always`, `missing`, `if_not_present`, `never` and `build`"),
     refused("services.*.pull_refresh_after", "images are pulled for new revisions; use pull_policy: always"),
     honoured("services.*.read_only", Bool),
     honoured("services.*.restart", Text),
@@ -268,7 +308,7 @@ pub(super) const KEYS: &[SchemaKey] = &[
     partly(
         "services.*.volumes[].bind.create_host_path",
         Bool,
-        "only `false`: the path must exist on the node",
+        "for relative paths, `true` by default; an absolute path must exist on the node",
     ),
     partly("services.*.volumes[].bind.propagation", Text, "`rprivate`, `rslave` and `rshared`"),
     partly("services.*.volumes[].bind.recursive", Text, "`enabled` and `disabled`"),
@@ -279,7 +319,7 @@ pub(super) const KEYS: &[SchemaKey] = &[
     partly(
         "services.*.volumes[].source",
         Text,
-        "a relative path is in the directory of the file, on each node",
+        "a relative path is in the directory of the file, on the node where `deploy` runs: the tasks run there",
     ),
     honoured("services.*.volumes[].target", Text),
     honoured("services.*.volumes[].tmpfs", Map),

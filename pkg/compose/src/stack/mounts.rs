@@ -1,13 +1,19 @@
 //! Volumes, bind mounts, tmpfs, secrets and configs of a task.
 
+use std::path::{Path, PathBuf};
+
 use warren_types::{Bytes, Mount, MountSource, Propagation, SecretObjectMount};
 
-use super::Names;
 use super::fields::Fields;
+use super::{LocalPath, Names};
+use crate::canonical::{LOCAL_PATH, normalized};
 use crate::scalar::parse_size;
 
 /// The mode of a secret or config, by the Compose Specification.
 const FILE_MODE: u32 = 0o444;
+
+/// The API of Docker, which programs expect there.
+const DOCKER_SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/docker.sock"];
 
 /// All mounts of `volumes` and `tmpfs`.
 pub(super) fn mounts(service: &Fields<'_>, names: &Names<'_>) -> Vec<Mount> {
@@ -65,7 +71,24 @@ fn mount(volume: &Fields<'_>, names: &Names<'_>) -> Option<Mount> {
     Some(Mount { target, source, read_only: volume.flag("read_only").unwrap_or_default() })
 }
 
+/// The bind mounts of paths on the machine of the files.
+pub(super) fn local_paths(service: &Fields<'_>) -> Vec<LocalPath> {
+    let volumes = service.items("volumes");
+    let local = volumes.iter().filter(|volume| volume.flag(LOCAL_PATH) == Some(true));
+    let path = |volume: &Fields<'_>| {
+        let path = volume.text("source").map(PathBuf::from)?;
+        let create = volume.sub("bind").and_then(|bind| bind.flag("create_host_path")).unwrap_or(true);
+        Some(LocalPath { defined: volume.position(), path, create })
+    };
+    local.filter_map(path).collect()
+}
+
 fn bind(volume: &Fields<'_>, path: &str) -> MountSource {
+    if DOCKER_SOCKETS.iter().any(|socket| normalized(Path::new(path)) == Path::new(socket)) {
+        let message = "is the socket of Docker, which nodes do not run, and Warren gives containers no API of this \
+                       kind in this version; leave out the mount, or run the program outside of the cluster";
+        volume.fail_at("source", message);
+    }
     let options = volume.sub("bind");
     let propagation = options.as_ref().and_then(|options| options.parse::<Propagation>("propagation"));
     let recursive = options.as_ref().and_then(|options| options.sub("recursive"));
@@ -80,6 +103,7 @@ fn bind(volume: &Fields<'_>, path: &str) -> MountSource {
     });
     if let Some(create) = options.as_ref().and_then(|options| options.sub("create_host_path"))
         && create.node.as_text() == Some("true")
+        && volume.flag(LOCAL_PATH) != Some(true)
     {
         create.warn("has no effect: the path must exist on each node that runs the service");
     }

@@ -7,8 +7,10 @@ use warren_types::{
     PublishMode, PublishedPort, PullPolicy, ServiceName, ServiceSpec, TaskNetworkMode, TaskSpec,
 };
 
+use super::build::build;
+use super::dependencies::dependencies;
 use super::fields::Fields;
-use super::mounts::{mounts, secret_objects};
+use super::mounts::{local_paths, mounts, secret_objects};
 use super::policies::policies;
 use super::resources::resources;
 use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackService, health};
@@ -54,15 +56,12 @@ const KEYS: [(&str, &str); 32] = [
 pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Option<StackService> {
     let name: Option<ServiceName> = service.parse_text(&format!("{}_{key}", names.stack));
     let alias: Option<DnsLabel> = service.parse_text(key);
-    let image: Option<ImageReference> = match service.text("image") {
-        Some(_) => service.parse("image"),
-        None if service.sub("build").is_some() => {
-            let message = "has no image: images are not built by this version; build and push it, and give it with \
-                           `image`";
-            service.fail_at("build", message);
-            None
-        }
-        None => {
+    let build = build(service);
+    let image: Option<ImageReference> = match (service.text("image"), &build) {
+        (Some(_), _) => service.parse("image"),
+        // Without a registry, so that no node looks for it in one.
+        (None, Some(_)) => service.parse_text(&format!("localhost/{}_{key}:latest", names.stack)),
+        (None, None) => {
             service.fail("has no image; give `image`");
             None
         }
@@ -94,33 +93,8 @@ pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Opt
             None => service.fail(message),
         }
     }
-    Some(StackService { defined: service.position(), spec, ports, after_ready: after_ready(service, names) })
-}
-
-/// The dependencies that must be ready.
-fn after_ready(service: &Fields<'_>, names: &Names<'_>) -> Vec<ServiceName> {
-    let mut ready = Vec::new();
-    for (other, dependency) in service.entries("depends_on") {
-        match dependency.text("condition") {
-            None | Some("service_started") => {}
-            Some("service_healthy") => ready.extend(dependency.parse_text(&format!("{}_{other}", names.stack))),
-            Some("service_completed_successfully") => dependency.fail_at(
-                "condition",
-                "service_completed_successfully is not supported by this version, since it has no jobs; make the \
-                 program wait for what it needs",
-            ),
-            Some(unknown) => dependency.fail_at(
-                "condition",
-                format!("{unknown:?} is not a condition; give service_started or service_healthy"),
-            ),
-        }
-    }
-    for link in service.items("links") {
-        if link.node.as_text().is_some_and(|link| link.contains(':')) {
-            link.fail("has an alias, which would be known to one service only; give `aliases` of a network");
-        }
-    }
-    ready
+    let (dependencies, local_paths) = (dependencies(service, names), local_paths(service));
+    Some(StackService { defined: service.position(), spec, ports, dependencies, build, local_paths })
 }
 
 fn process(service: &Fields<'_>, task: &mut TaskSpec) {
@@ -128,9 +102,11 @@ fn process(service: &Fields<'_>, task: &mut TaskSpec) {
         None | Some("missing" | "if_not_present") => PullPolicy::Missing,
         Some("always") => PullPolicy::Always,
         Some("never") => PullPolicy::Never,
+        Some("build") if service.sub("build").is_some() => PullPolicy::Missing,
         Some(other) => {
-            let message =
-                format!("{other:?} is not supported by this version; give always, missing or never");
+            let message = format!(
+                "{other:?} is not supported by this version; give always, missing, never, or build beside `build`"
+            );
             service.fail_at("pull_policy", message);
             PullPolicy::Missing
         }
@@ -225,6 +201,11 @@ fn network(service: &Fields<'_>, alias: &DnsLabel, names: &Names<'_>, task: &mut
     task.dns.servers = service.items("dns").iter().filter_map(|server| server.parse_self()).collect();
     task.dns.searches = service.texts("dns_search").unwrap_or_default();
     let networks = service.entries("networks");
+    let container_name = service.sub("container_name");
+    let own_name = container_name.as_ref().and_then(|name| name.node.as_text()?.parse::<DnsLabel>().ok());
+    if let Some(name) = container_name.filter(|_| own_name.is_none()) {
+        name.warn("has no effect: it is not a DNS label, so it cannot be an alias");
+    }
     if let Some(mode) = service.sub("network_mode") {
         if !networks.is_empty() {
             mode.fail("cannot be combined with `networks`; leave one of them out");
@@ -241,6 +222,7 @@ fn network(service: &Fields<'_>, alias: &DnsLabel, names: &Names<'_>, task: &mut
     let attachment = |key: &str, aliases: &[Fields<'_>]| {
         let network = service.parse_text(&names.name_of("networks", key))?;
         let more = aliases.iter().filter_map(|alias| alias.parse_self::<DnsLabel>());
+        let more = own_name.iter().filter(|name| *name != alias).cloned().chain(more);
         let aliases = std::iter::once(alias.clone()).chain(more).collect();
         Some(NetworkAttachment { network, aliases })
     };

@@ -85,10 +85,13 @@ fn missing_dependency_may_be_optional() {
 fn key_without_effect_is_a_warning() {
     for (keys, expected) in [
         (
-            "container_name: x",
-            "4:5: services.web.container_name: has no effect: containers are named by service",
+            "domainname: x",
+            "4:5: services.web.domainname: has no effect: containers have no domain; give the whole name",
         ),
-        ("build: .", "4:5: services.web.build: has no effect: images are not built by this version"),
+        (
+            "build: {context: ., ssh: [default]}",
+            "4:25: services.web.build.ssh: has no effect: secrets do not reach this build",
+        ),
         ("networks: {default: {priority: 5}}", "4:26: services.web.networks.default.priority: has no effect"),
     ] {
         let found = warnings(&web(keys));

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod beyond_specs;
 mod canonical;
 mod errors;
 mod examples;

@@ -10,12 +10,12 @@ use warren_types::ServiceSpec;
 
 use crate::{json, lines, loaded, web};
 
-fn objects(files: &[(&str, &str)]) -> Result<StackObjects, String> {
+pub fn objects(files: &[(&str, &str)]) -> Result<StackObjects, String> {
     let project = loaded(files).map_err(|problems| lines(&problems))?;
     stack(&project, &"shop".parse().unwrap()).map_err(|problems| lines(&problems))
 }
 
-fn spec(keys: &str) -> ServiceSpec {
+pub fn spec(keys: &str) -> ServiceSpec {
     let objects = objects(&[("compose.yaml", &web(keys))]).unwrap_or_else(|why| panic!("{keys}: {why}"));
     objects.services[0].spec.clone()
 }
@@ -184,14 +184,37 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
         ("links: ['web2:x']\n", "4:13: services.web.depends_on.web2:x: there is no service"),
         ("entrypoint: []", "4:17: services.web.entrypoint: is empty, and `command` names no program"),
         ("environment: {A: '{{.Nothing}}'}", "4:18: services.web.environment: "),
+        (
+            "volumes: ['/run/docker.sock:/var/run/docker.sock:ro']",
+            "4:15: services.web.volumes[0].source: is the socket of Docker, which nodes do not run",
+        ),
+        ("build: {target: x}", "4:12: services.web.build: has no directory; give `context`"),
+        (
+            "build: {context: ., platforms: [a, b]}",
+            "4:36: services.web.build.platforms: nodes get one platform",
+        ),
+        (
+            "build: {context: ., dockerfile: a, dockerfile_inline: b}",
+            "4:59: services.web.build.dockerfile_inline",
+        ),
+        ("pull_policy: build", "4:18: services.web.pull_policy: \"build\" is not supported"),
+        (
+            "depends_on: {web2: {condition: never}}\n",
+            "4:24: services.web.depends_on.web2: there is no service \"web2\"",
+        ),
     ] {
         let found = objects(&[("compose.yaml", &web(keys))]).expect_err(keys);
         assert!(found.starts_with(&format!("compose.yaml:{expected}")), "{keys}: {found}");
     }
     for (text, expected) in [
         (
-            "services:\n  web: {build: .}",
-            "compose.yaml:2:16: services.web.build: has no image: images are not built",
+            "services:\n  a: {build: ., image: x}\n  b: {build: b, image: x}",
+            "compose.yaml:3:14: services.b.build: builds the image x in another way than services.a.build (compose",
+        ),
+        (
+            "services:\n  a: {image: x, depends_on: {b: {condition: service_completed_successfully}}}\n  \
+             b: {image: x, restart: always}",
+            "compose.yaml:3:26: services.b.restart: starts it again after its end, but another service waits",
         ),
         ("services:\n  web: {user: a}", "compose.yaml:2:8: services.web: has no image; give `image`"),
         ("services:\n  Web: {image: x}", "compose.yaml:2:8: services.Web: \"Web\" is not a DNS label"),
@@ -253,6 +276,7 @@ fn sent(text: &str) -> String {
             for service in &mut services {
                 service.defined = nowhere.clone();
                 service.ports.clear();
+                service.build.iter_mut().for_each(|build| build.defined = nowhere.clone());
             }
             let external: Vec<&String> = external.iter().map(|object| &object.name).collect();
             format!("{networks:?}{volumes:?}{secret_objects:?}{services:?}{external:?}")

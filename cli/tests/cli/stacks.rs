@@ -22,6 +22,13 @@ secrets: {key: {environment: DB_KEY}}
 configs: {app: {content: one}}
 ";
 
+/// The messages about unchanged services. This manager reports none as running, so they are waited for.
+const UNCHANGED: &str = "service shop_db is unchanged
+service shop_web is unchanged
+service shop_db: 1 of 1 ready
+service shop_web: 1 of 1 ready
+";
+
 fn write(person: &CliUser, name: &str, text: &str) -> String {
     let path = person.path(name);
     std::fs::write(&path, text).unwrap();
@@ -60,7 +67,7 @@ fn stack_is_deployed_in_order_and_the_second_time_nothing_changes() {
     assert_eq!(web["spec"]["labels"], json!({"com.docker.stack.namespace": "shop"}));
     let again = person.warren(&["stack", "deploy", "-c", &file, "shop"]);
     assert_eq!((again.code, again.stdout.as_str()), (0, "shop\n"), "{again:?}");
-    assert_eq!(again.stderr, "service shop_db is unchanged\nservice shop_web is unchanged\n");
+    assert_eq!(again.stderr, UNCHANGED);
     assert_eq!(json(&person, &["service", "inspect", "shop_web"])["version"], web["version"]);
 
     assert_eq!(
@@ -113,9 +120,7 @@ fn new_data_is_a_new_version_of_a_secret_and_is_not_printed() {
     write(&person, ".env", "DB_KEY=another\n");
     let updated = person.warren(&["deploy", "-c", &file, "shop"]);
     assert_eq!(updated.code, 0, "{updated:?}");
-    let expected =
-        "secret shop_key updated: version 2\nservice shop_db is unchanged\nservice shop_web is unchanged\n";
-    assert_eq!(updated.stderr, expected);
+    assert_eq!(updated.stderr, format!("secret shop_key updated: version 2\n{UNCHANGED}"));
     assert!(!updated.stderr.contains("another"), "{updated:?}");
 }
 

@@ -38,6 +38,7 @@ mod e2e {
     pub mod node_restart;
     pub mod node_start;
     pub mod orphans;
+    pub mod published_files;
     pub mod pulls;
     pub mod recovery;
     pub mod removed;
@@ -46,6 +47,7 @@ mod e2e {
     pub mod rollouts;
     pub mod scheduling;
     pub mod secrets;
+    pub mod stack_builds;
     pub mod stacks;
     pub mod task_document;
     pub mod telemetry;

@@ -155,8 +155,8 @@ struct Builder {
     program: PathBuf,
 }
 
-/// A program that writes an archive to its output.
-struct ArchiveWriter {
+/// A program that writes an archive of images to its output.
+struct SavedImages {
     child: Child,
     /// What it reads.
     _directory: Option<tempfile::TempDir>,
@@ -231,7 +231,7 @@ impl Builder {
     }
 
     /// All images as one archive, with each layer once.
-    async fn archive(&self, images: &[&str], what: &str) -> Result<ArchiveWriter, CommandError> {
+    async fn archive(&self, images: &[&str], what: &str) -> Result<SavedImages, CommandError> {
         let (mut command, directory) = match self.name {
             "docker" => {
                 let mut command = self.command(what)?;
@@ -254,6 +254,6 @@ impl Builder {
         };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let child = command.spawn().map_err(|why| self.failed(what, &format!("cannot be started: {why}")))?;
-        Ok(ArchiveWriter { child, _directory: directory })
+        Ok(SavedImages { child, _directory: directory })
     }
 }

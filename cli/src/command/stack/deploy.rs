@@ -12,7 +12,8 @@ use warren_proto::convert::task_state;
 use warren_proto::v1;
 use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
 use warren_types::{
-    Id, NetworkId, SecretObjectId, SecretObjectName, ServiceId, ServiceSpec, TaskState, VolumeId,
+    Id, NetworkId, RestartCondition, SecretObjectId, SecretObjectName, ServiceId, ServiceSpec, TaskState,
+    VolumeId,
 };
 use zeroize::Zeroizing;
 
@@ -70,7 +71,7 @@ pub async fn run(global: &GlobalArgs, args: &StackDeployArgs) -> Result<(), Comm
         deployment.execute(step, &mut data).await?;
     }
     if !args.detach {
-        let goals: Vec<ServiceGoal> = deployment.goals.into_values().collect();
+        let goals = deployment.remaining_goals().await?;
         wait_all(&client, &goals, global.timeout).await?;
     }
     output::print(&format!("{name}\n"))
@@ -336,6 +337,23 @@ impl Deployment<'_> {
             self.ready.insert(service.to_string(), goal);
         }
         Ok(())
+    }
+
+    /// What changed services must reach, and unchanged ones that were not ready when the deployment began.
+    async fn remaining_goals(self) -> Result<Vec<ServiceGoal>, CommandError> {
+        let mut goals = Vec::new();
+        for (spec, kept) in self.kept.values().filter(|(_, kept)| kept.running < kept.desired_tasks) {
+            goals.push(match spec.task.restart.condition {
+                // Nothing starts a failed task again.
+                RestartCondition::None => ServiceGoal::new(kept, WaitGoal::Scaled),
+                _ => {
+                    let goal = ServiceGoal::of_existing(self.client, kept, WaitGoal::Scaled).await;
+                    goal.map_err(|error| self.incomplete(&format!("service {}", spec.name), error))?
+                }
+            });
+        }
+        goals.extend(self.goals.into_values());
+        Ok(goals)
     }
 
     /// A task that has ended with an error is not started again without a change: this deployment tries it again.

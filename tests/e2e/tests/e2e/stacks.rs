@@ -72,13 +72,13 @@ configs: {front: {content: 'config one'}}
 ";
 
 /// A node and the directory of a project.
-struct Project {
-    world: NodeFixture,
+pub(super) struct Project {
+    pub(super) world: NodeFixture,
 }
 
 impl Project {
     #[track_caller]
-    fn new() -> Project {
+    pub(super) fn new() -> Project {
         let it = Project { world: NodeFixture::new() };
         it.write("compose.yaml", SHOP);
         it.write("key.txt", "secret one\n");
@@ -89,13 +89,13 @@ impl Project {
 
     /// Writes a file of the project; returns its path.
     #[track_caller]
-    fn write(&self, name: &str, text: &str) -> String {
+    pub(super) fn write(&self, name: &str, text: &str) -> String {
         let path = self.world.node.scratch().join(name);
         fs::write(&path, text).unwrap();
         path.display().to_string()
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.world.node.scratch().join(name).display().to_string()
     }
 
@@ -113,7 +113,7 @@ impl Project {
 
     /// What the published port of the stack serves.
     #[track_caller]
-    fn page(&self) -> String {
+    pub(super) fn page(&self) -> String {
         eventually(SOON, "a page of the stack", || {
             let mut curl = self.world.client_host.command("curl");
             let url = format!("http://{}:8088/", self.world.node.host().address());
@@ -133,7 +133,7 @@ impl Project {
 
     /// The names of all objects of a kind.
     #[track_caller]
-    fn names(&self, noun: &str) -> Vec<String> {
+    pub(super) fn names(&self, noun: &str) -> Vec<String> {
         let listed = self.world.ok(&format!("{noun} ls --format {{{{.Name}}}}"));
         listed.lines().map(str::to_owned).collect()
     }
@@ -253,7 +253,17 @@ const REFUSED: &[(&str, i32, &[&str])] = &[
         USAGE,
         &["bad.yaml:1:31: services.middle.env_file", "none.env; create it"],
     ),
-    ("services: {built: {build: .}}", USAGE, &["bad.yaml:1:27: services.built.build: ", "push"]),
+    ("services: {built: {build: .}}", USAGE, &["bad.yaml:1:27: services.built.build: ", "--build", "push"]),
+    (
+        "services: {middle: {volumes: ['/run/docker.sock:/var/run/docker.sock:ro']}}",
+        USAGE,
+        &["bad.yaml:1:31: services.middle.volumes[0].source: is the socket of Docker"],
+    ),
+    (
+        "services: {middle: {volumes: ['./pages:/pages']}}",
+        USAGE,
+        &["bad.yaml:1:31: services.middle.volumes[0]: ", "/pages is a path of this machine"],
+    ),
     ("secrets: {key: {file: none.txt}}", NOT_FOUND, &["secrets.key: ", "none.txt: there is no such file"]),
     (
         "services: {middle: {ports: ['80:80', '8099:80']}}",

@@ -339,18 +339,26 @@ impl Deployment<'_> {
         Ok(())
     }
 
+    /// The newest task of each slot.
+    async fn current_tasks(&self, service: &v1::Service) -> Result<Vec<v1::Task>, CommandError> {
+        let filter = TaskFilter { service: service.id.clone(), current: true, ..TaskFilter::default() };
+        let tasks = self.client.tasks().list(filter).await;
+        tasks.map_err(|error| self.incomplete(&format!("service {}", service_name(service)), error))
+    }
+
     /// What changed services must reach, and unchanged ones that were not ready when the deployment began.
     async fn remaining_goals(self) -> Result<Vec<ServiceGoal>, CommandError> {
         let mut goals = Vec::new();
         for (spec, kept) in self.kept.values().filter(|(_, kept)| kept.running < kept.desired_tasks) {
-            goals.push(match spec.task.restart.condition {
-                // Nothing starts a failed task again.
-                RestartCondition::None => ServiceGoal::new(kept, WaitGoal::Scaled),
-                _ => {
-                    let goal = ServiceGoal::of_existing(self.client, kept, WaitGoal::Scaled).await;
-                    goal.map_err(|error| self.incomplete(&format!("service {}", spec.name), error))?
+            let goal = ServiceGoal::of_existing(self.client, kept, WaitGoal::Scaled).await;
+            let mut goal = goal.map_err(|error| self.incomplete(&format!("service {}", spec.name), error))?;
+            if spec.task.restart.condition == RestartCondition::None {
+                // Nothing starts them again if they have failed.
+                for task in self.current_tasks(kept).await? {
+                    goal.finished_before.remove(&task.id);
                 }
-            });
+            }
+            goals.push(goal);
         }
         goals.extend(self.goals.into_values());
         Ok(goals)
@@ -362,9 +370,7 @@ impl Deployment<'_> {
         spec: &ServiceSpec,
         kept: &v1::Service,
     ) -> Result<(), CommandError> {
-        let filter = TaskFilter { service: kept.id.clone(), current: true, ..TaskFilter::default() };
-        let tasks = self.client.tasks().list(filter).await;
-        let tasks = tasks.map_err(|error| self.incomplete(&format!("service {}", spec.name), error))?;
+        let tasks = self.current_tasks(kept).await?;
         let has_failed =
             |task: &v1::Task| matches!(task_state(task.state), Ok(TaskState::Failed | TaskState::Rejected));
         if tasks.iter().any(has_failed) {

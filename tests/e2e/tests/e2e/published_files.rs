@@ -137,7 +137,9 @@ impl<'a> Example<'a> {
                 HARDWARE.iter().filter(|(of, _)| of == name).map(|(_, change)| (*change).to_owned());
             let has_check = service["healthcheck"]["test"].is_array();
             let check = has_check.then(|| "healthcheck: {test: [CMD, check], interval: 1s}".to_owned());
-            let keys: Vec<String> = hardware.chain(check).collect();
+            // Limits above those of the machine of a test; tests of the fields of containers set lower ones.
+            let limits = service["ulimits"].is_object().then(|| "ulimits: !reset null".to_owned());
+            let keys: Vec<String> = hardware.chain(check).chain(limits).collect();
             if !keys.is_empty() {
                 changes += &format!("  {name}: {{{}}}\n", keys.join(", "));
             }

@@ -10,7 +10,7 @@ use warren_compose::stack::{
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::spec::AUTOMATIC_PORTS;
-use warren_types::{PublishedPort, SecretObjectKind, ServiceSpec};
+use warren_types::{PublishMode, PublishedPort, SecretObjectKind, ServiceSpec};
 
 use super::members::{StackMembers, is_bootstrap, service_labels, service_name, stack_of};
 
@@ -231,7 +231,10 @@ impl DeployPlan {
         }
         // Compose files do not have these.
         let (per, bootstrap) = (old.per.clone(), old.bootstrap);
-        let spec = Box::new(ServiceSpec { per, bootstrap, ..with_chosen_ports(spec, &old) });
+        let has_ingress = spec.ports.iter().any(|port| port.mode == PublishMode::Ingress);
+        let publish_on = if has_ingress { old.publish_on.clone() } else { Vec::new() };
+        let spec = ServiceSpec { per, bootstrap, publish_on, ..with_chosen_ports(spec, &old) };
+        let spec = Box::new(spec);
         let found = Box::new(found.clone());
         self.steps.push(match *spec == old {
             true => DeployStep::KeepService { spec, after, found },

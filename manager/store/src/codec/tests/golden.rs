@@ -39,7 +39,8 @@ fn parse(text: &str) -> GoldenEntries {
         let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
         (name.to_owned(), GoldenEntry { bytes, text: words.trim_end().to_owned() })
     };
-    text.split("== ").skip(1).map(entry).collect()
+    // Words may contain `==` within a line.
+    format!("\n{text}").split("\n== ").skip(1).map(entry).collect()
 }
 
 fn print(entries: &GoldenEntries) -> String {

@@ -59,7 +59,8 @@ fn an_update_changes_the_health_check_that_there_is() {
     let http = json!({"http": {"port": 81, "path": "/x", "headers": header("shop.example")}});
     check(EVERYTHING, &["--health-http=:81/x"], &[("/task/health/probe", http)]);
     // The port is one of those that the update leaves.
-    let moved = changed(&created(EVERYTHING).unwrap(), &["--publish-rm=8080", "--health-http=/y"]).unwrap();
+    let ports = ["--publish-rm=8080", "--publish-on-rm=node.labels.edge == true", "--health-http=/y"];
+    let moved = changed(&created(EVERYTHING).unwrap(), &ports).unwrap();
     assert_eq!(health(&moved)["probe"]["http"]["port"], 443);
     let none = created(&[]).unwrap();
     assert_eq!(changed(&none, &["--no-health"]).unwrap(), none);

@@ -24,7 +24,7 @@ async fn causes_contain_progress_and_checks_of_workers() {
         if codes(&cause) == ["no-ready-task", "not-placed"] { Ok(cause) } else { Err(format!("{cause:?}")) }
     })
     .await;
-    assert_eq!(unplaced.causes[0].evidence, ["no node has joined yet"]);
+    assert_eq!(unplaced.causes[0].evidence, ["0 of 1 nodes fit: 1 has joined but not connected yet"]);
     assert_eq!(unplaced.severity(), v1::CauseSeverity::Problem);
     let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("a task", |tasks| tasks.len() == 1).await;

@@ -104,7 +104,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --publish 80:80/icmp", USAGE, "is not a protocol; give tcp, udp or sctp"),
     ("new --publish 127.0.0.1:80:80,mode=ingress", USAGE, "leave the address out, or give mode=host"),
     ("new --no-such-flag", USAGE, "--no-such-flag"),
-    ("context ls", USAGE, "is not supported by this version"),
+    ("context use nobody", NOT_FOUND, "there is no context"),
     ("new --registry-credential x", USAGE, "registry login"),
     ("new --sysctl vm.swappiness=1", USAGE, "vm.swappiness applies to the whole machine"),
     ("service create new --image UPPER/Bad:::tag", USAGE, "its path must be lower case"),

@@ -314,18 +314,22 @@ mod tests {
         let spec = going.spec.as_mut().unwrap();
         (spec.name, spec.ports) = ("shop".into(), Vec::new());
         spec.mode = Some(v1::service_spec::Mode::Global(v1::Global {}));
-        (spec.per, spec.bootstrap) = ("node.labels.zone".into(), true);
+        spec.bootstrap = true;
         spec.placement = None;
         (going.desired_tasks, going.rollout) = (5, None);
+        let mut per_value = going.clone();
+        per_value.spec.as_mut().unwrap().per = "node.labels.zone".into();
         let mut one_port = wire();
         one_port.spec.as_mut().unwrap().ports.truncate(1);
         let services = [one_port, going].map(|service| ServiceView::try_from(service).unwrap());
         let now = Timestamp(1_795_184_280_120 + 90_000);
         insta::assert_snapshot!(table_text_of(&services, false, now), @r"
-        NAME   MODE                                      REPLICAS         IMAGE        PORTS          AGE     ID           UPDATE
-        web    replicated                                2/3              nginx:1.27   8080->80/tcp   1m30s   3k2v9x0000
-        shop   global per node.labels.zone (bootstrap)   2/5 (removing)   nginx:1.27                  1m30s   3k2v9x0000
+        NAME   MODE                 REPLICAS         IMAGE        PORTS          AGE     ID           UPDATE
+        web    replicated           2/3              nginx:1.27   8080->80/tcp   1m30s   3k2v9x0000
+        shop   global (bootstrap)   2/5 (removing)   nginx:1.27                  1m30s   3k2v9x0000
         ");
+        let per_value = ServiceView::try_from(per_value).unwrap();
+        assert_eq!(per_value.cells(false, now)[1], "global per node.labels.zone (bootstrap)");
         insta::assert_snapshot!(vertical(&services[0], now), @r"
         NAME web
         MODE replicated

@@ -146,8 +146,8 @@ pub enum Refusal {
     },
     /// Tasks of other services wait for those of a bootstrap service.
     #[error(
-        "service {service} is a bootstrap service: tasks of other services on its nodes may depend on it; remove it with \
-         `warren service rm --force {service}`"
+        "service {service} is a bootstrap service: tasks of other services on its nodes may depend on it; remove it \
+         with `warren service rm --force {service}`"
     )]
     BootstrapService {
         /// The service.

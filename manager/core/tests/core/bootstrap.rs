@@ -216,8 +216,8 @@ fn bootstrap_service_is_removed_only_with_force() {
     let mut cluster = with_services(1);
     cluster.settle();
     let remove = |force| Command::RemoveService { id: service_id(1), version: None, force, at: Timestamp(0) };
-    let refusal = "service dns is a bootstrap service: tasks of other services on its nodes may depend on it; remove it \
-                   with `warren service rm --force dns`";
+    let refusal = "service dns is a bootstrap service: tasks of other services on its nodes may depend on it; \
+                   remove it with `warren service rm --force dns`";
     assert_eq!(cluster.refuse(remove(false)), refusal);
     cluster.accept(remove(true));
     cluster.accept(remove(false));

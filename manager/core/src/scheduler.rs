@@ -1,9 +1,10 @@
 //! Which task goes to which node, and why the others cannot be placed.
 //!
 //! Tasks of one revision are equivalent, so they are placed as a group (those of a global service are bound
-//! to a node or the value of a label, and are groups by themselves): the nodes are filtered once, kept in heaps
-//! by score, and each placement is accounted on a working copy before the next is made. Addresses and ports are allocated when
-//! the assignment is applied; what fits in the plan fits then too, unless something else changed in between.
+//! to a node or the value of a label, and are groups by themselves): the nodes are filtered once, kept in
+//! heaps by score, and each placement is accounted on a working copy before the next is made. Addresses and
+//! ports are allocated when the assignment is applied; what fits in the plan fits then too, unless
+//! something else changed in between.
 //!
 //! To add a filter: one file in `filter/`, one line in `filter::FILTERS`.
 

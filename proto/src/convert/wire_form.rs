@@ -175,7 +175,8 @@ macro_rules! texts {
 texts! {
     Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
     ManagerId NetworkId NetworkName NodeCheck NodeId NodeLabel NodeName PlacementPreference SecretObjectId
-    SecretObjectName ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName VolumeId VolumeName WireGuardKey
+    SecretObjectName ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName VolumeId VolumeName
+    WireGuardKey
 }
 
 /// Texts that are empty for `None`.

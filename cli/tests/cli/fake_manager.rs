@@ -3,6 +3,7 @@
 //! has failed, but not often enough yet).
 
 mod cluster;
+mod forecast;
 mod images;
 mod logs;
 mod managers;

@@ -31,7 +31,7 @@ pub enum RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 70] = [
+pub const METHODS: [(&str, RequiredRole); 71] = [
     ("/warren.v1.Services/Create", RequiredRole::Admin),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -41,6 +41,8 @@ pub const METHODS: [(&str, RequiredRole); 70] = [
     ("/warren.v1.Services/Rollback", RequiredRole::Admin),
     ("/warren.v1.Services/Resume", RequiredRole::Admin),
     ("/warren.v1.Services/ListRevisions", RequiredRole::Viewer),
+    // Not for viewers: it tells whether bytes are those of a secret.
+    ("/warren.v1.Services/Forecast", RequiredRole::Admin),
     ("/warren.v1.Tasks/Get", RequiredRole::Viewer),
     ("/warren.v1.Tasks/List", RequiredRole::Viewer),
     ("/warren.v1.Tasks/Exec", RequiredRole::Admin),

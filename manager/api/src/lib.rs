@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod controller_status;
 pub mod events;
 pub mod exec;
+mod forecast;
 pub mod images;
 pub mod incarnation;
 pub mod logs;

@@ -14,7 +14,7 @@ use super::Api;
 use super::authorization::caller_name;
 use super::paging::Page;
 
-fn parse(request: &v1::CreateNetworkRequest) -> Result<(NetworkId, NetworkName), Violations> {
+pub(super) fn parse(request: &v1::CreateNetworkRequest) -> Result<(NetworkId, NetworkName), Violations> {
     let mut wrong = Violations::default();
     let id = parse_field("id", &request.id).map_err(|inner| wrong.0.extend(inner.0)).ok();
     let name = parse_field("name", &request.name).map_err(|inner| wrong.0.extend(inner.0)).ok();

@@ -81,11 +81,11 @@ pub(super) fn unreachable_managers_hint(state: &State, node: &Node, own: MemberI
 }
 
 /// A parsed update, without the node it is for.
-struct NodeUpdate {
-    label_rm: BTreeSet<String>,
-    availability: Option<Availability>,
-    taint_add: BTreeSet<Taint>,
-    taint_rm: BTreeSet<TaintSelector>,
+pub(super) struct NodeUpdate {
+    pub(super) label_rm: BTreeSet<String>,
+    pub(super) availability: Option<Availability>,
+    pub(super) taint_add: BTreeSet<Taint>,
+    pub(super) taint_rm: BTreeSet<TaintSelector>,
 }
 
 /// The taints of a request at `path`.
@@ -98,7 +98,7 @@ pub(super) fn read_taints(path: &str, given: Vec<String>, wrong: &mut Violations
     taints.into_iter().collect()
 }
 
-fn parse(request: &v1::UpdateNodeRequest) -> Result<NodeUpdate, Violations> {
+pub(super) fn parse(request: &v1::UpdateNodeRequest) -> Result<NodeUpdate, Violations> {
     let mut wrong = Violations::default();
     let mut labels = Violations::default();
     validate_labels(&request.label_add, &mut labels);

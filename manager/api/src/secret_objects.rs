@@ -22,15 +22,15 @@ use super::paging::Page;
 
 /// A parsed create request without the bytes.
 #[derive(Debug)]
-struct SecretObjectRequest {
-    id: SecretObjectId,
-    kind: SecretObjectKind,
-    name: SecretObjectName,
-    labels: BTreeMap<String, String>,
+pub(super) struct SecretObjectRequest {
+    pub(super) id: SecretObjectId,
+    pub(super) kind: SecretObjectKind,
+    pub(super) name: SecretObjectName,
+    pub(super) labels: BTreeMap<String, String>,
 }
 
 impl SecretObjectRequest {
-    fn parse(request: &v1::CreateSecretObjectRequest) -> Result<Self, Violations> {
+    pub(super) fn parse(request: &v1::CreateSecretObjectRequest) -> Result<Self, Violations> {
         let v1::CreateSecretObjectRequest { id, kind, name, labels, data } = request;
         let mut wrong = Violations::default();
         let id = parse_field("id", id).map_err(|inner| wrong.0.extend(inner.0)).ok();
@@ -53,11 +53,11 @@ impl SecretObjectRequest {
 }
 
 /// The kind named in a request.
-fn parse_kind(wire: i32) -> Result<SecretObjectKind, Status> {
+pub(super) fn parse_kind(wire: i32) -> Result<SecretObjectKind, Problem> {
     secret_object_kind(wire).map_err(|inner| {
         let mut wrong = Violations::default();
         wrong.nest("kind", inner);
-        status_of(wrong)
+        wrong.into()
     })
 }
 

@@ -14,7 +14,7 @@ use super::authorization::caller_name;
 use super::paging::Page;
 
 /// The spec of an update; the paths of violations start at the request.
-fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {
+pub(super) fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<ServiceSpec, Violations> {
     let spec = spec.ok_or_else(|| Violation::new("spec", "is missing"))?;
     ServiceSpec::try_from(spec).map_err(|inner| {
         let mut wrong = Violations::default();
@@ -171,6 +171,13 @@ impl services_server::Services for Api {
         let newest_first = std::iter::once(&service.revision).chain(service.history.iter().rev());
         let revisions = newest_first.map(|revision| show_revision(state, service, revision)).collect();
         Ok(Response::new(v1::ListRevisionsResponse { revisions }))
+    }
+
+    async fn forecast(
+        &self,
+        request: Request<v1::ForecastRequest>,
+    ) -> Result<Response<v1::ForecastResponse>, Status> {
+        self.forecast_writes(request.into_inner()).await.map(Response::new)
     }
 
     async fn remove(

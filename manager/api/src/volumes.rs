@@ -25,17 +25,17 @@ use super::paging::Page;
 
 /// A parsed create request without the node.
 #[derive(Debug)]
-struct VolumeRequest {
-    id: VolumeId,
-    name: VolumeName,
-    driver: VolumeDriver,
-    options: BTreeMap<String, String>,
-    labels: BTreeMap<String, String>,
-    reuse: bool,
+pub(super) struct VolumeRequest {
+    pub(super) id: VolumeId,
+    pub(super) name: VolumeName,
+    pub(super) driver: VolumeDriver,
+    pub(super) options: BTreeMap<String, String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) reuse: bool,
 }
 
 impl VolumeRequest {
-    fn parse(request: &v1::CreateVolumeRequest) -> Result<Self, Violations> {
+    pub(super) fn parse(request: &v1::CreateVolumeRequest) -> Result<Self, Violations> {
         let v1::CreateVolumeRequest { id, name, driver, options, labels, node: _, reuse } = request.clone();
         let mut wrong = Violations::default();
         let id = parse_field("id", &id).map_err(|inner| wrong.0.extend(inner.0)).ok();

@@ -14,6 +14,7 @@
 pub mod cluster_clock;
 pub mod events;
 pub mod explain;
+pub mod forecast;
 pub mod liveness;
 pub mod reconcile;
 mod rollout;
@@ -25,6 +26,7 @@ pub mod why;
 
 pub use cluster_clock::ClusterClock;
 pub use explain::explain_task;
+pub use forecast::{Forecast, Forecaster};
 pub use liveness::{FailureDetector, Liveness};
 pub use reconcile::{
     ReconcilePlan, UsedRegistry, VerificationPlan, reap, reap_tokens, reconcile_feature_level,

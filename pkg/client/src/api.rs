@@ -31,6 +31,9 @@ pub(crate) const MAX_REQUEST: usize = ARCHIVE_CHUNK + 1024;
 /// Deadline for listing the images of all nodes; managers give each node less.
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
 
+/// Deadline for a forecast: a manager plans a whole update.
+const FORECAST_DEADLINE: Duration = Duration::from_secs(30);
+
 /// Deadline for removing images; a node may have many.
 const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
 
@@ -130,6 +133,18 @@ impl ServiceApi<'_> {
 
     fn client(channel: Channel) -> ServicesClient<Channel> {
         ServicesClient::new(channel).max_decoding_message_size(MAX_RESPONSE)
+    }
+
+    /// What these writes would do, in this order; changes nothing. With `outcomes_only` it tells only whether they
+    /// would be refused or change anything.
+    pub async fn forecast(
+        &self,
+        writes: Vec<v1::ForecastWrite>,
+        outcomes_only: bool,
+    ) -> Result<v1::ForecastResponse, Error> {
+        let call = |channel, request| async move { Self::client(channel).forecast(request).await };
+        let message = v1::ForecastRequest { writes, outcomes_only };
+        self.client.unary_within(FORECAST_DEADLINE, message, call).await
     }
 
     /// Creates a service. The caller generates `id` once per create: a repeated call with the same spec returns the

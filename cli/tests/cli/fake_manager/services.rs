@@ -265,6 +265,13 @@ impl v1::services_server::Services for FakeApi {
         Ok(Response::new(service))
     }
 
+    async fn forecast(
+        &self,
+        request: Request<v1::ForecastRequest>,
+    ) -> Result<Response<v1::ForecastResponse>, Status> {
+        Ok(Response::new(self.0.lock().unwrap().forecast(request.into_inner())))
+    }
+
     async fn list_revisions(
         &self,
         request: Request<v1::Reference>,

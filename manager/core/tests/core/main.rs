@@ -13,6 +13,7 @@ mod drain;
 mod events;
 mod feature_level;
 mod footprint;
+mod forecast;
 mod global_services;
 mod health;
 mod image_pins;

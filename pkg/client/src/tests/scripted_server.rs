@@ -256,6 +256,13 @@ impl v1::services_server::Services for ScriptedApiServer {
         self.write(format!("{reference} {version:?}")).await
     }
 
+    async fn forecast(
+        &self,
+        _: Request<v1::ForecastRequest>,
+    ) -> Result<Response<v1::ForecastResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
     async fn list_revisions(
         &self,
         _: Request<v1::Reference>,

@@ -1,0 +1,188 @@
+//! What writes would do: each becomes the command that its own call would propose, on a copy of the newest state.
+
+use tonic::{Code, Status};
+use warren_core::{Command, Forecast, Forecaster, Refusal, State};
+use warren_proto::convert::check_secret_object_data;
+use warren_proto::status::Problem;
+use warren_proto::v1;
+use warren_proto::v1::forecast_write::Write;
+use warren_store::problem::IntoProblem;
+use warren_types::{ServiceId, ServiceSpec, Timestamp};
+
+use super::Api;
+use super::networks;
+use super::nodes::{self, NodeUpdate};
+use super::secret_objects::{SecretObjectRequest, parse_kind};
+use super::services::parse_updated_spec;
+use super::volumes::VolumeRequest;
+
+impl Api {
+    /// Applies the writes to a copy of the newest state, and follows what they lead to.
+    ///
+    /// # Errors
+    /// As of a read. A write that would be refused is part of the response.
+    pub(super) async fn forecast_writes(
+        &self,
+        request: v1::ForecastRequest,
+    ) -> Result<v1::ForecastResponse, Status> {
+        let published = self.read_latest().await?;
+        let (api, now) = (self.clone(), self.clock.now());
+        // Planning a large update takes a while.
+        let made = tokio::task::spawn_blocking(move || api.forecast_from(&published.state, request, now));
+        made.await.map_err(|error| {
+            tracing::error!(%error, "a forecast failed");
+            Problem::new(Code::Internal, "FORECAST_FAILED", "the forecast failed").into()
+        })
+    }
+
+    fn forecast_from(
+        &self,
+        state: &State,
+        request: v1::ForecastRequest,
+        now: Timestamp,
+    ) -> v1::ForecastResponse {
+        let v1::ForecastRequest { writes, outcomes_only } = request;
+        let mut forecaster = Forecaster::new(state, now);
+        let outcomes = writes.into_iter().map(|write| {
+            let command = self.forecast_command(write, forecaster.state(), now);
+            let outcome =
+                command.and_then(|command| forecaster.write(&command).map_err(IntoProblem::into_problem));
+            show_outcome(outcome)
+        });
+        let outcomes: Vec<_> = outcomes.collect();
+        let is_refused = outcomes.iter().any(|outcome| !outcome.refusal.is_empty());
+        match outcomes_only || is_refused {
+            true => v1::ForecastResponse { outcomes, ..v1::ForecastResponse::default() },
+            false => show(outcomes, forecaster.finish()),
+        }
+    }
+
+    /// The command of a write, as its own call makes it.
+    fn forecast_command(
+        &self,
+        write: v1::ForecastWrite,
+        state: &State,
+        at: Timestamp,
+    ) -> Result<Command, Problem> {
+        let refused = Refusal::into_problem;
+        let write = write
+            .write
+            .ok_or_else(|| Problem::new(Code::InvalidArgument, "INVALID_ARGUMENT", "a write is empty"))?;
+        Ok(match write {
+            Write::CreateService(_) | Write::UpdateService(_) | Write::RemoveService(_) => {
+                return service_command(write, state, at);
+            }
+            Write::CreateNetwork(request) => {
+                let (id, name) = networks::parse(&request)?;
+                let v1::CreateNetworkRequest { labels, internal, .. } = request;
+                Command::CreateNetwork { id, name, labels, internal, at }
+            }
+            Write::CreateVolume(request) => {
+                let VolumeRequest { id, name, driver, options, labels, reuse } =
+                    VolumeRequest::parse(&request)?;
+                let node = match request.node.as_str() {
+                    "" => None,
+                    given => Some(state.find_node(given).map_err(refused)?.id),
+                };
+                Command::CreateVolume { id, name, driver, options, labels, node, reuse, at }
+            }
+            Write::CreateSecretObject(request) => {
+                let SecretObjectRequest { id, kind, name, labels } = SecretObjectRequest::parse(&request)?;
+                let data = self.secret_object_key.seal(id, &request.data);
+                Command::CreateSecretObject { id, kind, name, labels, data, at }
+            }
+            Write::UpdateSecretObject(request) => {
+                let v1::UpdateSecretObjectRequest { kind, reference, version, data } = request;
+                let kind = parse_kind(kind)?;
+                check_secret_object_data(Some(kind), &data).map_err(IntoProblem::into_problem)?;
+                let id = state.find_secret_object(kind, &reference).map_err(refused)?.id;
+                let content = self.secret_object_key.seal(id, &data);
+                Command::UpdateSecretObject { id, version, content, at }
+            }
+            Write::UpdateNode(request) => {
+                let NodeUpdate { label_rm, availability, taint_add, taint_rm } = nodes::parse(&request)?;
+                let id = state.find_node(&request.reference).map_err(refused)?.id;
+                let (version, label_add) = (request.version, request.label_add);
+                Command::UpdateNode {
+                    id,
+                    version,
+                    label_add,
+                    label_rm,
+                    availability,
+                    taint_add,
+                    taint_rm,
+                    at,
+                }
+            }
+        })
+    }
+}
+
+/// The command of a write of a service.
+fn service_command(write: Write, state: &State, at: Timestamp) -> Result<Command, Problem> {
+    let refused = Refusal::into_problem;
+    Ok(match write {
+        Write::CreateService(request) => {
+            let is_confirmed = request.allow_many_replicas;
+            let (id, spec): (ServiceId, ServiceSpec) = request.try_into()?;
+            if !is_confirmed {
+                state.check_replicas(spec.replicas(), None).map_err(refused)?;
+            }
+            Command::CreateService { id, spec, at }
+        }
+        Write::UpdateService(request) => {
+            let v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas } = request;
+            let spec = parse_updated_spec(spec)?;
+            let service = state.find_service(&reference).map_err(refused)?;
+            if !allow_many_replicas {
+                state.check_replicas(spec.replicas(), service.spec.replicas()).map_err(refused)?;
+            }
+            let version = version.or(force.then_some(service.version));
+            Command::UpdateService { id: service.id, version, spec, force, at }
+        }
+        Write::RemoveService(v1::RemoveServiceRequest { reference, version, force }) => {
+            let id = state.find_service(&reference).map_err(refused)?.id;
+            Command::RemoveService { id, version, force, at }
+        }
+        _ => return Err(Problem::new(Code::InvalidArgument, "INVALID_ARGUMENT", "it is not of a service")),
+    })
+}
+
+fn show_outcome(outcome: Result<bool, Problem>) -> v1::ForecastOutcome {
+    match outcome {
+        Ok(changed) => v1::ForecastOutcome { changed, ..v1::ForecastOutcome::default() },
+        Err(problem) => v1::ForecastOutcome {
+            changed: false,
+            refusal: problem.message,
+            refusal_reason: problem.reason,
+            violations: problem.violations.0.iter().map(ToString::to_string).collect(),
+        },
+    }
+}
+
+fn show(outcomes: Vec<v1::ForecastOutcome>, forecast: Forecast) -> v1::ForecastResponse {
+    let Forecast { slots, stops, uncreated, incomplete_reason } = forecast;
+    let slots = slots.into_iter().map(|slot| v1::ForecastSlot {
+        service_name: slot.service.to_string(),
+        slot: slot.slot,
+        node_name: slot.node.map(|node| node.to_string()).unwrap_or_default(),
+        reason: slot.reason,
+        new: slot.is_new,
+    });
+    let stops = stops.into_iter().map(|stop| v1::ForecastStop {
+        service_name: stop.service.to_string(),
+        slot: stop.slot,
+        task_id: stop.task.to_string(),
+        node_name: stop.node.map(|node| node.to_string()).unwrap_or_default(),
+    });
+    let shortages = uncreated
+        .into_iter()
+        .map(|(service, replicas)| v1::ForecastShortage { service_name: service.to_string(), replicas });
+    v1::ForecastResponse {
+        outcomes,
+        slots: slots.collect(),
+        stops: stops.collect(),
+        shortages: shortages.collect(),
+        incomplete_reason,
+    }
+}

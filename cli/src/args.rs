@@ -4,6 +4,7 @@
 mod cluster;
 pub mod completion;
 mod context;
+mod documents;
 mod events;
 mod exec;
 mod forward;
@@ -36,6 +37,7 @@ use crate::connected_cluster::ConnectedCluster;
 
 pub use cluster::{ClusterCommand, ClusterUpdateArgs};
 pub use context::ContextCommand;
+pub use documents::{ApplyArgs, DiffArgs, DocumentFileArgs, DocumentRemoveArgs, PruneArgs};
 pub use events::{EventsArgs, WhyArgs};
 pub use exec::ExecArgs;
 pub use forward::ForwardArgs;
@@ -135,6 +137,14 @@ pub enum CliCommand {
     /// Manage stacks
     #[command(subcommand)]
     Stack(StackCommand),
+    /// Create and update what documents describe: services, secrets, configs, networks, volumes and nodes
+    Apply(ApplyArgs),
+    /// Show what `apply` would change and where tasks would run; exits with 1 if anything differs
+    Diff(DiffArgs),
+    /// Remove what documents name, services first
+    Rm(DocumentRemoveArgs),
+    /// Print the JSON Schema of documents, for editors
+    Schema,
     /// Inspect tasks
     #[command(subcommand)]
     Task(TaskCommand),

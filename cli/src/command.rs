@@ -5,6 +5,7 @@ mod completion;
 mod confirm;
 mod context;
 mod copy;
+mod documents;
 mod environment;
 mod events;
 mod exec;
@@ -43,6 +44,10 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Service(command) => service::run(&global, command).await,
         CliCommand::Deploy(args) => stack::deploy(&global, args).await.map(success),
         CliCommand::Stack(command) => stack::run(&global, command).await.map(success),
+        CliCommand::Apply(args) => documents::apply(&global, &args).await.map(success),
+        CliCommand::Diff(args) => documents::diff(&global, &args).await,
+        CliCommand::Rm(args) => documents::remove(&global, &args).await.map(success),
+        CliCommand::Schema => documents::schema(&global).map(success),
         CliCommand::Task(command) => task::run(&global, command).await,
         CliCommand::Node(command) => node::run(&global, command).await.map(success),
         CliCommand::Token(command) => token::run(&global, command).await.map(success),

@@ -3,7 +3,9 @@
 
 pub mod cluster;
 pub mod context;
+pub mod document;
 pub mod event;
+pub mod forecast;
 pub mod image;
 pub mod manager;
 pub mod network;
@@ -11,7 +13,7 @@ pub mod node;
 pub mod revision;
 pub mod secret_object;
 pub mod service;
-mod spec_diff;
+pub mod spec_diff;
 pub mod stack;
 pub mod task;
 pub mod token;

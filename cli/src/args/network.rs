@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use warren_types::NetworkName;
 
+use super::documents::AsDocumentArgs;
 use super::listing::{ListingArgs, PrettyArgs};
 use super::value;
 
@@ -33,6 +34,8 @@ pub enum NetworkCommand {
         networks: Vec<String>,
         #[command(flatten)]
         pretty: PrettyArgs,
+        #[command(flatten)]
+        document: AsDocumentArgs,
     },
     /// Remove networks that no service is in
     #[command(alias = "remove")]

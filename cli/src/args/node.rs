@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use warren_types::{Availability, Taint, TaintSelector};
 
+use super::documents::AsDocumentArgs;
 use super::listing::{ListingArgs, PrettyArgs};
 use super::value;
 
@@ -18,6 +19,8 @@ pub enum NodeCommand {
         node: String,
         #[command(flatten)]
         pretty: PrettyArgs,
+        #[command(flatten)]
+        document: AsDocumentArgs,
     },
     /// List the tasks on nodes
     Ps {

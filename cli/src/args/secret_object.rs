@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use warren_types::SecretObjectName;
 
+use super::documents::AsDocumentArgs;
 use super::listing::{ListingArgs, PrettyArgs};
 use super::value;
 
@@ -32,6 +33,8 @@ pub enum SecretObjectCommand {
         names: Vec<String>,
         #[command(flatten)]
         pretty: PrettyArgs,
+        #[command(flatten)]
+        document: AsDocumentArgs,
     },
     /// Remove secrets or configs that no service uses
     #[command(alias = "remove")]

@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 use warren_types::Timestamp;
 
+use super::documents::AsDocumentArgs;
 use super::exec::{EXEC_NOTES, ExecArgs};
 use super::forward::{FORWARD_NOTES, ForwardArgs};
 use super::listing::{ListingArgs, PrettyArgs};
@@ -35,6 +36,8 @@ pub enum ServiceCommand {
         service: String,
         #[command(flatten)]
         pretty: PrettyArgs,
+        #[command(flatten)]
+        document: AsDocumentArgs,
     },
     /// Update a service and wait until its tasks are replaced
     Update(Box<ServiceUpdateArgs>),

@@ -34,13 +34,10 @@ const NODE_FLAGS: &[&str] = &["--deadline"];
 
 /// Commands, with their noun.
 const COMMANDS: &[&str] = &[
-    "apply",
     "cluster ca",
     "cluster health",
     "cluster key",
-    "diff",
     "login",
-    "rm",
     "service pause",
     "service promote",
     "service resume",

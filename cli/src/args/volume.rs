@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use warren_types::{VolumeDriver, VolumeName};
 
+use super::documents::AsDocumentArgs;
 use super::listing::{ListingArgs, PrettyArgs};
 use super::value;
 
@@ -29,6 +30,8 @@ pub enum VolumeCommand {
         volumes: Vec<String>,
         #[command(flatten)]
         pretty: PrettyArgs,
+        #[command(flatten)]
+        document: AsDocumentArgs,
     },
     /// Remove volumes that nothing uses; the data stays on the node, listed by `ls --all`
     #[command(alias = "remove")]

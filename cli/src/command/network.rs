@@ -8,6 +8,7 @@ use crate::args::{GlobalArgs, ListingArgs, NetworkCommand, OutputFormat};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client, from_client_with_hint};
 use crate::output::{self, Listing};
+use crate::view::document;
 use crate::view::network::NetworkView;
 use crate::view::now;
 
@@ -15,9 +16,9 @@ pub async fn run(global: &GlobalArgs, command: NetworkCommand) -> Result<(), Com
     match command {
         NetworkCommand::Create { name, internal, label } => create(global, name, internal, label).await,
         NetworkCommand::Ls { listing } => ls(global, &listing).await,
-        NetworkCommand::Inspect { networks, pretty } => {
+        NetworkCommand::Inspect { networks, pretty, document } => {
             pretty.check(global.output, "nothing was shown")?;
-            inspect(global, &networks).await
+            inspect(global, &networks, document.as_document).await
         }
         NetworkCommand::Rm { networks } => rm(global, &networks).await,
     }
@@ -58,14 +59,20 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     list.print(networks.into_iter().map(NetworkView::from).collect(), now())
 }
 
-async fn inspect(global: &GlobalArgs, networks: &[String]) -> Result<(), CommandError> {
+async fn inspect(global: &GlobalArgs, networks: &[String], as_document: bool) -> Result<(), CommandError> {
     let client = connect(global, "no network was found").await?;
-    let mut views: Vec<NetworkView> = Vec::new();
+    let mut found = Vec::new();
     for network in networks {
         let failed = |error| from_client(format!("network {network} was not found"), error);
-        views.push(client.networks().get(network).await.map_err(failed)?.into());
+        found.push(client.networks().get(network).await.map_err(failed)?);
     }
-    output::print_documents(global.output, &views)
+    match as_document {
+        true => document::print(global.output, &found.iter().map(document::of_network).collect::<Vec<_>>()),
+        false => output::print_documents(
+            global.output,
+            &found.into_iter().map(NetworkView::from).collect::<Vec<_>>(),
+        ),
+    }
 }
 
 async fn rm(global: &GlobalArgs, networks: &[String]) -> Result<(), CommandError> {

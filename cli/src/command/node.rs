@@ -15,6 +15,7 @@ use crate::args::{GlobalArgs, ListingArgs, NodeCommand, NodeUpdateArgs, OutputFo
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
 use crate::output::{self, Listing};
+use crate::view::document;
 use crate::view::node::NodeView;
 use crate::view::now;
 use crate::view::task::TaskView;
@@ -22,9 +23,9 @@ use crate::view::task::TaskView;
 pub async fn run(global: &GlobalArgs, command: NodeCommand) -> Result<(), CommandError> {
     match command {
         NodeCommand::Ls(listing) => ls(global, &listing).await,
-        NodeCommand::Inspect { node, pretty } => {
+        NodeCommand::Inspect { node, pretty, document } => {
             pretty.check(global.output, "nothing was shown")?;
-            inspect(global, &node).await
+            inspect(global, &node, document.as_document).await
         }
         NodeCommand::Ps { nodes, listing } => ps(global, &nodes, &listing).await,
         NodeCommand::Promote { nodes } => set_suffrage(global, nodes, Suffrage::Voter).await,
@@ -54,11 +55,15 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     Ok(())
 }
 
-async fn inspect(global: &GlobalArgs, node: &str) -> Result<(), CommandError> {
+async fn inspect(global: &GlobalArgs, node: &str, as_document: bool) -> Result<(), CommandError> {
     let what = format!("node {node} was not found");
     let client = connect(global, &what).await?;
     let node = self_node::resolve(&client, node, &what).await?;
-    show(global, &client, &node, what).await
+    if !as_document {
+        return show(global, &client, &node, what).await;
+    }
+    let found = client.nodes().get(&node).await.map_err(|error| crate::failure::from_client(what, error))?;
+    document::print(global.output, &[document::of_node(&found)?])
 }
 
 async fn show(global: &GlobalArgs, client: &Client, node: &str, what: String) -> Result<(), CommandError> {

@@ -9,6 +9,7 @@ use crate::args::{GlobalArgs, ListingArgs, OutputFormat, SecretObjectCommand, Se
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client, from_client_with_hint};
 use crate::output::Listing;
+use crate::view::document;
 use crate::view::now;
 use crate::view::secret_object::SecretObjectView;
 use crate::{input, output};
@@ -22,9 +23,9 @@ pub async fn run(
         SecretObjectCommand::Create(args) => create(global, kind, args).await,
         SecretObjectCommand::Update { name, file } => update(global, kind, &name, &file).await,
         SecretObjectCommand::Ls(listing) => ls(global, kind, &listing).await,
-        SecretObjectCommand::Inspect { names, pretty } => {
+        SecretObjectCommand::Inspect { names, pretty, document } => {
             pretty.check(global.output, "nothing was shown")?;
-            inspect(global, kind, &names).await
+            inspect(global, kind, &names, document.as_document).await
         }
         SecretObjectCommand::Rm { names } => rm(global, kind, &names).await,
     }
@@ -106,30 +107,45 @@ async fn ls(global: &GlobalArgs, kind: SecretObjectKind, listing: &ListingArgs) 
     list.print(objects, now())
 }
 
-async fn inspect(global: &GlobalArgs, kind: SecretObjectKind, names: &[String]) -> Result<(), CommandError> {
+async fn inspect(
+    global: &GlobalArgs,
+    kind: SecretObjectKind,
+    names: &[String],
+    as_document: bool,
+) -> Result<(), CommandError> {
     let client = connect(global, &format!("no {kind} was found")).await?;
-    let mut views = Vec::new();
+    let mut found = Vec::new();
     for name in names {
-        views.push(fetch_view(&client, kind, name).await?);
+        found.push(fetch(&client, kind, name).await?);
     }
-    output::print_documents(global.output, &views)
+    if as_document {
+        let documents = found.iter().map(|(object, data)| {
+            document::of_secret_object(kind, object, data.as_ref().map(|data| &data.data[..]))
+        });
+        return document::print(global.output, &documents.collect::<Vec<_>>());
+    }
+    let views = found.into_iter().map(|(object, data)| match data {
+        Some(data) => SecretObjectView::from(object).with_data(&data.data),
+        None => object.into(),
+    });
+    output::print_documents(global.output, &views.collect::<Vec<_>>())
 }
 
-async fn fetch_view(
+/// The object, and the data of a config.
+async fn fetch(
     client: &Client,
     kind: SecretObjectKind,
     name: &str,
-) -> Result<SecretObjectView, CommandError> {
+) -> Result<(v1::SecretObject, Option<v1::SecretObjectData>), CommandError> {
     let failed = |error| from_client(format!("{kind} {name} was not found"), error);
     let found = client.secret_objects(kind).get(name).await.map_err(failed)?;
     if kind != SecretObjectKind::Config {
-        return Ok(found.into());
+        return Ok((found, None));
     }
     // The version found above, even if a newer one exists by now.
     let failed = |error| from_client(format!("config {name} was not read"), error);
-    let bytes =
-        client.secret_objects(kind).read(&found.id, Some(found.version_number)).await.map_err(failed)?;
-    Ok(SecretObjectView::from(found).with_data(&bytes.data))
+    let data = client.secret_objects(kind).read(&found.id, Some(found.version_number)).await;
+    Ok((found, Some(data.map_err(failed)?)))
 }
 
 async fn rm(global: &GlobalArgs, kind: SecretObjectKind, names: &[String]) -> Result<(), CommandError> {

@@ -20,6 +20,7 @@ use crate::command::forward;
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client, not_found};
 use crate::output::{self, Listing};
+use crate::view::document;
 use crate::view::now;
 use crate::view::service::ServiceView;
 
@@ -28,9 +29,9 @@ pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<ExitCod
         ServiceCommand::Create(args) => create::run(global, *args).await,
         ServiceCommand::Ls(listing) => ls(global, &listing).await,
         ServiceCommand::Ps { services, all, listing } => ps::run(global, &services, all, &listing).await,
-        ServiceCommand::Inspect { service, pretty } => {
+        ServiceCommand::Inspect { service, pretty, document } => {
             pretty.check(global.output, "nothing was shown")?;
-            inspect(global, &service).await
+            inspect(global, &service, document.as_document).await
         }
         ServiceCommand::Update(args) => update::run(global, *args).await,
         ServiceCommand::Rollback(args) => update::rollback(global, args).await,
@@ -70,11 +71,14 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     list.print(services, now())
 }
 
-async fn inspect(global: &GlobalArgs, service: &str) -> Result<(), CommandError> {
+async fn inspect(global: &GlobalArgs, service: &str, as_document: bool) -> Result<(), CommandError> {
     let what = format!("service {service} was not found");
     let client = connect(global, &what).await?;
     let found = fetch_service(&client, service, &what).await?;
-    output::print_document(global.output, &ServiceView::try_from(found)?)
+    match as_document {
+        true => document::print(global.output, &[document::of_service(found)?]),
+        false => output::print_document(global.output, &ServiceView::try_from(found)?),
+    }
 }
 
 /// The service with this name, id or id prefix.

@@ -1,11 +1,13 @@
 //! `warren stack ...` and `warren deploy`.
 
 mod build;
-mod deploy;
+pub mod data;
+pub mod deploy;
 mod files;
+pub mod forecast;
 mod local_paths;
 pub mod members;
-mod plan;
+pub mod plan;
 mod remove;
 
 use crate::args::{GlobalArgs, ListingArgs, LogArgs, StackCommand, StackConfigArgs, StackDeployArgs};

@@ -10,6 +10,7 @@ use crate::args::{GlobalArgs, ListingArgs, OutputFormat, VolumeCommand, VolumeCr
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
 use crate::output::{self, Listing};
+use crate::view::document;
 use crate::view::volume::VolumeView;
 use crate::view::{now, rounded_bytes};
 
@@ -19,9 +20,9 @@ pub async fn run(global: &GlobalArgs, command: VolumeCommand) -> Result<(), Comm
         VolumeCommand::Ls { size, all, listing } => {
             ls(global, VolumeListOptions { sizes: size || all, all }, &listing).await
         }
-        VolumeCommand::Inspect { volumes, pretty } => {
+        VolumeCommand::Inspect { volumes, pretty, document } => {
             pretty.check(global.output, "nothing was shown")?;
-            inspect(global, &volumes).await
+            inspect(global, &volumes, document.as_document).await
         }
         VolumeCommand::Rm { volumes, purge } => rm(global, &volumes, purge).await,
         VolumeCommand::Purge { volumes, node } => self::purge(global, &volumes, node.as_deref()).await,
@@ -81,14 +82,23 @@ async fn fetch_all(
     Ok(volumes)
 }
 
-async fn inspect(global: &GlobalArgs, volumes: &[String]) -> Result<(), CommandError> {
+async fn inspect(global: &GlobalArgs, volumes: &[String], as_document: bool) -> Result<(), CommandError> {
     let client = connect(global, "no volume was found").await?;
-    let mut views: Vec<VolumeView> = Vec::new();
+    let mut found = Vec::new();
     for volume in volumes {
         let failed = |error| from_client(format!("volume {volume} was not found"), error);
-        views.push(client.volumes().get(volume).await.map_err(failed)?.into());
+        found.push(client.volumes().get(volume).await.map_err(failed)?);
     }
-    output::print_documents(global.output, &views)
+    match as_document {
+        true => {
+            let documents = found.iter().map(document::of_volume).collect::<Result<Vec<_>, _>>()?;
+            document::print(global.output, &documents)
+        }
+        false => output::print_documents(
+            global.output,
+            &found.into_iter().map(VolumeView::from).collect::<Vec<_>>(),
+        ),
+    }
 }
 
 async fn rm(global: &GlobalArgs, volumes: &[String], purge: bool) -> Result<(), CommandError> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use warren_documents::encode_base64;
 use warren_proto::v1;
 use warren_types::Timestamp;
 
@@ -33,39 +34,24 @@ pub struct SecretObjectView {
     data: Option<ConfigDataView>,
 }
 
-/// The data of a config.
+/// The data of a config, as in documents.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ConfigDataView {
     /// UTF-8 text.
-    Data(String),
+    StringData(String),
     /// Other data, in base64.
-    DataBase64(String),
+    Data(String),
 }
 
 impl ConfigDataView {
     /// UTF-8 text unchanged, other data in base64.
     pub fn new(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
-            Ok(text) => Self::Data(text.to_owned()),
-            Err(_) => Self::DataBase64(base64(bytes)),
+            Ok(text) => Self::StringData(text.to_owned()),
+            Err(_) => Self::Data(encode_base64(bytes)),
         }
     }
-}
-
-/// RFC 4648, section 4.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let group = |three: &[u8]| {
-        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
-        let digit = move |i: usize| match i > three.len() {
-            true => '=',
-            false => char::from(DIGITS[(bits >> (18 - 6 * i) & 63) as usize]),
-        };
-        [digit(0), digit(1), digit(2), digit(3)]
-    };
-    bytes.chunks(3).flat_map(group).collect()
 }
 
 impl From<v1::SecretObject> for SecretObjectView {
@@ -246,29 +232,18 @@ mod tests {
         - a
         - b
         - c
-        data: |
+        stringData: |
           a: 1
         "#);
         let document = serde_json::to_value(SecretObjectView::from(wire())).unwrap();
-        assert!(document.get("data").is_none() && document.get("dataBase64").is_none());
+        assert!(document.get("data").is_none() && document.get("stringData").is_none());
     }
 
     #[test]
     fn binary_data_is_base64() {
-        for (bytes, expected) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(bytes.as_bytes()), expected);
-        }
-        assert_eq!(ConfigDataView::new(b"\xff\xfe"), ConfigDataView::DataBase64("//4=".to_owned()));
+        assert_eq!(ConfigDataView::new(b"\xff\xfe"), ConfigDataView::Data("//4=".to_owned()));
         let document = serde_json::to_value(SecretObjectView::from(wire()).with_data(b"\xff")).unwrap();
-        assert_eq!(document["dataBase64"], "/w==");
+        assert_eq!(document["data"], "/w==");
     }
 
     #[test]

@@ -25,15 +25,15 @@ fn compare(path: &str, old: &Value, new: &Value, words: &mut Vec<String>) {
             }
         }
         // A command line is compared as a whole, not as a set.
-        _ if path == "command" || path == "args" => {
+        _ if is_field(path, "command") || is_field(path, "args") => {
             words.push(format!("{path} {} -> {}", text(old), text(new)))
         }
         (Value::Array(_), Value::Array(_) | Value::Null) | (Value::Null, Value::Array(_)) => {
             words.push(format!("{path} {}", items(old, new)));
         }
         // The fields are mostly defaults; `inspect` shows them all.
-        (Value::Null, Value::Object(_)) if path == "health" => words.push("health added".to_owned()),
-        (Value::Object(_), Value::Null) if path == "health" => words.push("health removed".to_owned()),
+        (Value::Null, Value::Object(_)) if is_field(path, "health") => words.push(format!("{path} added")),
+        (Value::Object(_), Value::Null) if is_field(path, "health") => words.push(format!("{path} removed")),
         (Value::Object(_), Value::Null) | (Value::Null, Value::Object(_)) => {
             let empty = Value::Object(serde_json::Map::new());
             let whole = |value: &Value| if value.is_null() { empty.clone() } else { value.clone() };
@@ -41,6 +41,11 @@ fn compare(path: &str, old: &Value, new: &Value, words: &mut Vec<String>) {
         }
         _ => words.push(format!("{path} {} -> {}", text(old), text(new))),
     }
+}
+
+/// Whether the last part of the path is this field.
+fn is_field(path: &str, field: &str) -> bool {
+    path.rsplit('.').next() == Some(field)
 }
 
 /// `+A -B ~C`: added, removed, changed.

@@ -6,6 +6,7 @@
 mod cluster;
 mod completion;
 mod contexts;
+mod documents;
 mod failover;
 mod fake_manager;
 mod health;

@@ -45,7 +45,7 @@ fn secret_is_stored_updated_and_never_shown() {
         (&shown["versionNumber"], &shown["storedVersions"], &shown["services"]),
         (&json!(2), &json!([1, 2]), &json!(["web"]))
     );
-    assert_eq!((shown.get("data"), shown.get("dataBase64")), (None, None));
+    assert_eq!((shown.get("data"), shown.get("stringData")), (None, None));
     let listed = person.ok(&["secret", "ls"]);
     let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!((&row[..3], row.last()), (&["db", "2", "20B"][..], Some(&&id[..10])), "{listed}");
@@ -69,12 +69,12 @@ fn a_config_is_shown() {
     let person = CliUser::new();
     let ran = person.warren_with(&["config", "create", "site", "-"], b"port: 80\nname: a\n");
     assert_eq!((ran.code, ran.stderr.as_str()), (0, "config site created\n"), "{ran:?}");
-    assert!(person.ok(&["config", "inspect", "site"]).ends_with("data: |\n  port: 80\n  name: a\n"));
+    assert!(person.ok(&["config", "inspect", "site"]).ends_with("stringData: |\n  port: 80\n  name: a\n"));
     let path = file(&person, "logo", b"\x89PNG\xff");
     person.ok(&["config", "create", "logo", &path]);
     let both = json(&person, &["config", "inspect", "logo", "site"]);
     assert_eq!(
-        (&both[0]["dataBase64"], &both[1]["data"]),
+        (&both[0]["data"], &both[1]["stringData"]),
         (&json!("iVBOR/8="), &json!("port: 80\nname: a\n"))
     );
     assert_eq!(json(&person, &["config", "ls"]).as_array().unwrap().len(), 2);

@@ -90,10 +90,15 @@ fn only_what_differs_is_updated() {
         plan.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let expected = [
         "ACTION KIND NAME",
-        "update if its data differs secret shop_key",
-        "update if its data differs config shop_app",
+        "keep secret shop_key",
+        "update config shop_app",
         "keep service shop_db",
         "update service shop_web",
+        "",
+        "TASK CHANGE NODE REASON",
+        "shop_web.1 new node-1",
+        "shop_web.1 stops node-1",
+        "shop_web.2 new node-2",
     ];
     assert_eq!(lines, expected);
     assert_eq!(
@@ -111,6 +116,24 @@ fn only_what_differs_is_updated() {
         json(&person, &["service", "inspect", "shop_web"])["spec"]["mode"]["replicated"]["replicas"],
         2
     );
+}
+
+#[test]
+fn dry_run_tells_which_services_are_restarted_after_others() {
+    let person = CliUser::new();
+    let restarted = "depends_on: {a: {condition: service_started, restart: true}}";
+    let text = |image| format!("services:\n  a: {{image: {image}}}\n  b: {{image: runs, {restarted}}}\n");
+    let (file, edited) =
+        (write(&person, "compose.yaml", &text("runs")), write(&person, "edited.yaml", &text("pending")));
+    person.ok(&["deploy", "-c", &file, "x"]);
+    for (file, expected) in [(&file, "keep service x_b"), (&edited, "restart service x_b")] {
+        let plan = person.ok(&["deploy", "--dry-run", "-c", file, "x"]);
+        let lines: Vec<String> =
+            plan.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert!(lines.iter().any(|line| line == expected), "{plan}");
+        let stops = lines.iter().any(|line| line.starts_with("x_b.1 stops"));
+        assert_eq!(stops, expected.starts_with("restart"), "{plan}");
+    }
 }
 
 #[test]

@@ -24,5 +24,5 @@ pub mod yaml;
 
 pub use interpolation::Variables;
 pub use load::{ProjectSource, ReadFile, load};
-pub use problem::{ComposeProblem, SourcePosition, ValuePosition};
+pub use problem::{ComposeProblem, KeyPath, SourcePosition, ValuePosition, similar};
 pub use project::Project;

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use warren_types::{
-    DnsLabel, NetworkName, Protocol, PublishedPort, SecretObjectKind, SecretObjectName, ServiceSpec, Volume,
-    VolumeDriver, VolumeName,
+    DnsLabel, NetworkName, NodeName, Protocol, PublishedPort, SecretObjectKind, SecretObjectName,
+    ServiceSpec, Volume, VolumeDriver, VolumeName,
 };
 
 pub use self::build::StackBuild;
@@ -72,6 +72,8 @@ pub struct StackVolume {
     pub driver: VolumeDriver,
     /// Options of the driver.
     pub options: BTreeMap<String, String>,
+    /// The node of its data; `None` for that of its first task.
+    pub node: Option<NodeName>,
 }
 
 /// A secret or config of a stack.
@@ -98,6 +100,10 @@ pub enum SecretObjectSource {
     Variable(String),
     /// The text itself; of configs only.
     Content(String),
+    /// With the document of the object, which is no Compose file.
+    Document,
+    /// The object must exist, and keeps its data; not of Compose files.
+    Existing,
 }
 
 /// A service of a stack.
@@ -324,7 +330,7 @@ impl Names<'_> {
             }
             let Some(name) = entry.parse_text(&self.name_of("volumes", key)) else { continue };
             let (defined, labels) = (entry.position(), self.labels(&entry));
-            objects.volumes.push(StackVolume { defined, name, labels, driver, options });
+            objects.volumes.push(StackVolume { defined, name, labels, driver, options, node: None });
         }
     }
 

@@ -246,6 +246,30 @@ impl Serialize for YamlNode {
 /// # Errors
 /// The first thing that is not YAML, is not one document, or exceeds a limit.
 pub fn parse(file: &str, text: &str, budget: &mut WorkBudget) -> Result<YamlNode, ComposeProblem> {
+    let mut documents = read(file, text, budget, 1)?;
+    Ok(documents
+        .pop()
+        .unwrap_or_else(|| YamlNode::scalar("", ScalarType::Null, &SourcePosition::start_of(file))))
+}
+
+/// Parses all documents of a file, which `---` separates.
+///
+/// # Errors
+/// The first thing that is not YAML, or exceeds a limit.
+pub fn parse_documents(
+    file: &str,
+    text: &str,
+    budget: &mut WorkBudget,
+) -> Result<Vec<YamlNode>, ComposeProblem> {
+    read(file, text, budget, usize::MAX)
+}
+
+fn read(
+    file: &str,
+    text: &str,
+    budget: &mut WorkBudget,
+    most: usize,
+) -> Result<Vec<YamlNode>, ComposeProblem> {
     let file: Arc<str> = file.into();
     let start = SourcePosition { file: Arc::clone(&file), line: 1, column: 1 };
     if text.len() > MAX_FILE_SIZE {
@@ -254,7 +278,8 @@ pub fn parse(file: &str, text: &str, budget: &mut WorkBudget) -> Result<YamlNode
     }
     let mut options = Options::default();
     options.set_emit_comments(false);
-    let mut builder = TreeBuilder { file, open: Vec::new(), anchors: BTreeMap::new(), root: None, budget };
+    let (open, anchors, roots) = (Vec::new(), BTreeMap::new(), Vec::new());
+    let mut builder = TreeBuilder { file, open, anchors, roots, most, budget };
     for next in Parser::new_from_str_with_options(text, options) {
         match next {
             Ok((event, span)) => builder.add(event, &span)?,
@@ -264,7 +289,7 @@ pub fn parse(file: &str, text: &str, budget: &mut WorkBudget) -> Result<YamlNode
             }
         }
     }
-    Ok(builder.root.unwrap_or_else(|| YamlNode::scalar("", ScalarType::Null, &start)))
+    Ok(builder.roots)
 }
 
 /// A node that is not complete.
@@ -288,7 +313,9 @@ struct TreeBuilder<'b> {
     open: Vec<OpenNode>,
     /// Complete nodes with an anchor, and their height.
     anchors: BTreeMap<usize, (YamlNode, usize)>,
-    root: Option<YamlNode>,
+    roots: Vec<YamlNode>,
+    /// The most documents.
+    most: usize,
     budget: &'b mut WorkBudget,
 }
 
@@ -301,8 +328,12 @@ impl TreeBuilder<'_> {
     fn add(&mut self, event: Event<'_>, span: &Span) -> Result<(), ComposeProblem> {
         let at = self.position(span.start.line(), span.start.col());
         match event {
-            Event::DocumentStart(..) if self.root.is_some() => {
+            Event::DocumentStart(..) if self.roots.len() >= self.most => {
                 Err(ComposeProblem::new(&at, "", "a second document; put it into a file of its own"))
+            }
+            Event::DocumentStart(..) => {
+                self.anchors.clear();
+                Ok(())
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.budget.take(1, text.len(), &at)?;
@@ -383,7 +414,7 @@ impl TreeBuilder<'_> {
             self.anchors.insert(anchor, (node.clone(), height));
         }
         let Some(open) = self.open.last_mut() else {
-            self.root = Some(node);
+            self.roots.push(node);
             return Ok(());
         };
         open.height = open.height.max(height);

@@ -25,6 +25,8 @@ pub enum ExitKind {
     Denied = 6,
     /// The deadline passed.
     TimedOut = 7,
+    /// What was to be compared was not, where 1 means that it differs.
+    NotCompared = 8,
     /// A command to run in a container cannot be executed.
     CommandNotExecutable = 126,
     /// A command to run in a container does not exist.

@@ -81,6 +81,7 @@ pub struct ServiceSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// How many tasks, and on which nodes.
+    #[serde(default)]
     pub mode: ServiceMode,
     /// Of a global service: one task for each value that this label has on eligible nodes, not one on each node. It
     /// cannot be changed.
@@ -125,12 +126,15 @@ pub struct PublishedPort {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<Ipv4Addr>,
     /// Port on the node. 0 in a request: one of [`AUTOMATIC_PORTS`] is chosen, and kept by updates.
+    #[serde(default)]
     pub host_port: u16,
     /// Port in the container.
     pub container_port: u16,
     /// Transport.
+    #[serde(default)]
     pub protocol: Protocol,
     /// Which nodes open the port.
+    #[serde(default)]
     pub mode: PublishMode,
     /// In ingress mode: ready tasks of the node that accepts a connection get it, those of others only while it has
     /// none.
@@ -143,10 +147,11 @@ pub struct PublishedPort {
 }
 
 /// Transport of a published port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// TCP.
+    #[default]
     Tcp,
     /// UDP.
     Udp,
@@ -184,12 +189,13 @@ impl std::str::FromStr for Protocol {
 }
 
 /// Which nodes open a published port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PublishMode {
     /// Each node that runs tasks of the service; new connections are spread over that node's tasks.
     Host,
     /// Every node, or those of [`ServiceSpec::publish_on`]; new connections are spread over all tasks of the service.
+    #[default]
     Ingress,
 }
 
@@ -239,7 +245,7 @@ impl ServiceSpec {
         Self {
             name,
             labels: BTreeMap::new(),
-            mode: ServiceMode::Replicated { replicas: 1 },
+            mode: ServiceMode::default(),
             per: None,
             bootstrap: false,
             task,

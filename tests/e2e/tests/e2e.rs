@@ -16,6 +16,7 @@ mod e2e {
     pub mod copy;
     pub mod demo;
     pub mod disconnected;
+    pub mod documents;
     pub mod ended_tasks;
     pub mod exec;
     pub mod first_day;

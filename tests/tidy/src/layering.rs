@@ -25,8 +25,15 @@ impl WorkspaceCrate {
 }
 
 /// Pure crates: no input but arguments, no output but results.
-pub const PURE: [&str; 6] =
-    ["warren-types", "warren-core", "warren-consensus", "warren-replica", "warren-task", "warren-compose"];
+pub const PURE: [&str; 7] = [
+    "warren-types",
+    "warren-core",
+    "warren-consensus",
+    "warren-replica",
+    "warren-task",
+    "warren-compose",
+    "warren-documents",
+];
 
 /// External dependencies that pure crates may use: data structures, errors, serialization of types, and
 /// strategies for property tests.

@@ -5,13 +5,14 @@ use toml::Table;
 use crate::source::{LinePart, SourceFile, lines};
 
 /// The directories of the pure crates.
-const DIRECTORIES: [&str; 6] = [
+const DIRECTORIES: [&str; 7] = [
     "pkg/types/src/",
     "manager/core/src/",
     "manager/consensus/src/",
     "manager/replica/src/",
     "worker/core/src/",
     "pkg/compose/src/",
+    "pkg/documents/src/",
 ];
 
 /// Parts of the standard library that access the machine, the clock or randomness.

@@ -1,32 +1,26 @@
 //! `warren deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use warren_client::{Client, Error, NewNetwork, NewSecretObject, NewVolume, TaskFilter};
 use warren_compose::stack::{
-    DependencyCondition, SecretObjectSource, StackDependency, StackNetwork, StackSecretObject, StackVolume,
+    DependencyCondition, StackDependency, StackNetwork, StackSecretObject, StackVolume,
 };
-use warren_compose::{Project, Variables};
 use warren_proto::convert::task_state;
 use warren_proto::v1;
-use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
 use warren_types::{
-    Id, NetworkId, RestartCondition, SecretObjectId, SecretObjectName, ServiceId, ServiceSpec, TaskState,
-    VolumeId,
+    Id, NetworkId, RestartCondition, SecretObjectId, ServiceId, ServiceSpec, TaskState, VolumeId,
 };
-use zeroize::Zeroizing;
 
+use super::data::{self, SecretObjectData};
 use super::files::{LoadedStack, load_stack};
-use super::members::{self, StackMembers, service_name};
-use super::plan::{DeployPlan, DeployStep, plan};
-use super::{build, local_paths};
-use crate::args::{GlobalArgs, StackDeployArgs};
+use super::members::{self, service_name};
+use super::plan::{DeployPlan, DeployScope, DeployStep, plan, restarted_after};
+use super::{build, forecast, local_paths};
+use crate::args::{GlobalArgs, OutputFormat, StackDeployArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
-use crate::input;
 use crate::output;
-use crate::view::now;
 use crate::view::stack::StackStepView;
 use crate::wait::{ServiceGoal, WaitGoal, wait_all};
 
@@ -38,41 +32,37 @@ pub async fn run(global: &GlobalArgs, args: &StackDeployArgs) -> Result<(), Comm
     let existing = members::fetch(&client, &what).await?;
     let missing = local_paths::pin(&client, &mut objects, &what).await?;
     build::keep_built(&mut objects, &existing, args.build, &what)?;
-    let checked_plan = |objects: &_, existing: &StackMembers| {
-        without_conflicts(plan(name.as_str(), objects, existing, args.prune), &what)
+    let checked_plan = |objects: &_| {
+        let prunable = if args.prune { existing.of(name.as_str()).services } else { Vec::new() };
+        without_conflicts(plan(DeployScope::Stack(name.as_str()), objects, &existing, prunable), &what)
     };
-    let mut plan = checked_plan(&objects, &existing)?;
-    if args.dry_run {
-        let builds = build::images(&objects).filter(|_| args.build);
-        let view = |image: &str| StackStepView { action: "build", kind: "image".into(), name: image.into() };
-        let steps = builds.map(view).chain(plan.steps.iter().map(shown));
-        return output::print_list(global.output, &steps.collect::<Vec<_>>(), now());
-    }
-    // Read and built before anything is changed.
-    let mut data = read_data(&objects.secret_objects, &project, &what)?;
-    local_paths::create(&missing, &what)?;
-    if args.build && build::run(global, &client, &mut objects, &what).await? {
-        plan = checked_plan(&objects, &existing)?;
-    }
+    let mut plan = checked_plan(&objects)?;
     for warning in &plan.warnings {
         eprintln!("warning: {warning}");
     }
-    let mut deployment = Deployment {
-        global,
-        client: &client,
-        stack: name.as_str(),
-        goals: BTreeMap::new(),
-        kept: BTreeMap::new(),
-        ready: BTreeMap::new(),
-        with_new_data: BTreeSet::new(),
-        changed: BTreeSet::new(),
-    };
+    // Read and built before anything is changed.
+    let mut data = data::read(&objects.secret_objects, &project, &what)?;
+    if args.dry_run {
+        let forecast = forecast::fetch(&client, &plan.steps, &data, false, &what).await?;
+        let refusals = forecast.refusals(&plan.steps).into_iter().map(|(_, why)| why);
+        without_conflicts(DeployPlan { conflicts: refusals.collect(), ..DeployPlan::default() }, &what)?;
+        let builds = build::images(&objects).filter(|_| args.build).map(|image| StackStepView {
+            action: "build",
+            kind: "image".to_owned(),
+            name: image.to_owned(),
+        });
+        return forecast.print(global.output, builds.collect(), &plan.steps);
+    }
+    local_paths::create(&missing, &what)?;
+    if args.build && build::run(global, &client, &mut objects, &what).await? {
+        plan = checked_plan(&objects)?;
+    }
+    let mut deployment = Deployment::new(global, &client, DeployReport::Stack(name.as_str()));
     for step in plan.steps {
         deployment.execute(step, &mut data).await?;
     }
     if !args.detach {
-        let goals = deployment.remaining_goals().await?;
-        wait_all(&client, &goals, global.timeout).await?;
+        deployment.wait().await?;
     }
     output::print(&format!("{name}\n"))
 }
@@ -86,79 +76,28 @@ fn without_conflicts(plan: DeployPlan, what: &str) -> Result<DeployPlan, Command
     Err(CommandError::new(ExitKind::Conflict, what, plan.conflicts.join("\n"), hint))
 }
 
-/// The step as a line of a dry run.
-fn shown(step: &DeployStep) -> StackStepView {
-    let view = |action, kind: &str, name: &str| StackStepView {
-        action,
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-    };
-    match step {
-        DeployStep::CreateNetwork(network) => view("create", "network", network.name.as_str()),
-        DeployStep::CreateVolume(volume) => view("create", "volume", volume.name.as_str()),
-        DeployStep::CreateSecretObject(object) => view("create", object.kind.as_str(), object.name.as_str()),
-        DeployStep::UpdateSecretObject(object) => {
-            view("update if its data differs", object.kind.as_str(), object.name.as_str())
-        }
-        DeployStep::CreateService { spec, .. } => view("create", "service", spec.name.as_str()),
-        DeployStep::UpdateService { spec, .. } => view("update", "service", spec.name.as_str()),
-        DeployStep::KeepService { found, .. } => view("keep", "service", service_name(found)),
-        DeployStep::RemoveService { found } => view("remove", "service", service_name(found)),
-    }
-}
-
-/// The data of secrets and configs, by their names.
-type SecretObjectData = BTreeMap<(&'static str, SecretObjectName), Zeroizing<Vec<u8>>>;
-
-fn read_data(
-    objects: &[StackSecretObject],
-    project: &Project,
-    what: &str,
-) -> Result<SecretObjectData, CommandError> {
-    let mut data = SecretObjectData::new();
-    for object in objects {
-        let bytes = match &object.source {
-            SecretObjectSource::File(path) => {
-                let read = input::read_secret_object(object.kind, Path::new(path), what);
-                read.map_err(|error| CommandError {
-                    why: object.defined.problem(&error.why).to_string(),
-                    ..error
-                })?
-            }
-            SecretObjectSource::Content(text) => Zeroizing::new(text.clone().into_bytes()),
-            SecretObjectSource::Variable(name) => variable(&project.variables, name, object, what)?,
-        };
-        if bytes.is_empty() || bytes.len() > MAX_SECRET_OBJECT_SIZE {
-            let why = object.defined.problem(format!("has {} bytes", bytes.len())).to_string();
-            let hint = format!("give 1 to {MAX_SECRET_OBJECT_SIZE} bytes");
-            return Err(CommandError::new(ExitKind::Usage, what, why, hint));
-        }
-        data.insert((object.kind.as_str(), object.name.clone()), bytes);
-    }
-    Ok(data)
-}
-
-fn variable(
-    variables: &Variables,
-    name: &str,
-    object: &StackSecretObject,
-    what: &str,
-) -> Result<Zeroizing<Vec<u8>>, CommandError> {
-    let value = variables.get(name).ok_or_else(|| {
-        let why = object.defined.problem(format!("the variable {name} is not set")).to_string();
-        CommandError::new(ExitKind::Usage, what, why, "set it in the environment or in the env file")
-    })?;
-    Ok(Zeroizing::new(value.clone().into_bytes()))
+/// Where a deployment tells what it did.
+#[derive(Debug)]
+pub enum DeployReport<'a> {
+    /// Lines on standard error, for the stack with this name.
+    Stack(&'a str),
+    /// Lines on standard output, unless the format is one for programs; all steps are kept for that.
+    Documents {
+        format: OutputFormat,
+        /// `applied` or `removed`, for failures.
+        verb: &'static str,
+        done: Vec<StackStepView>,
+    },
 }
 
 /// Executes steps one after the other.
-struct Deployment<'a> {
+pub struct Deployment<'a> {
     global: &'a GlobalArgs,
     client: &'a Client,
-    stack: &'a str,
+    report: DeployReport<'a>,
     /// What changed services have not reached yet, by their names.
     goals: BTreeMap<String, ServiceGoal>,
-    /// Unchanged services, for which only services wait that depend on them.
+    /// Unchanged services that nothing has waited for yet.
     kept: BTreeMap<String, (Box<ServiceSpec>, v1::Service)>,
     /// What services were waited for and have reached.
     ready: BTreeMap<String, ServiceGoal>,
@@ -168,50 +107,161 @@ struct Deployment<'a> {
     changed: BTreeSet<String>,
 }
 
-impl Deployment<'_> {
-    async fn execute(&mut self, step: DeployStep, data: &mut SecretObjectData) -> Result<(), CommandError> {
-        match step {
-            DeployStep::CreateNetwork(network) => {
-                let StackNetwork { defined: _, name, labels, internal } = network;
-                let new = NewNetwork { id: NetworkId(Id(rand::random())), name, labels, internal };
-                let what = format!("network {}", new.name);
-                let created = self.client.networks().create(new).await;
-                created.map_err(|error| self.incomplete(&what, error))?;
-                eprintln!("{what} created");
-            }
-            DeployStep::CreateVolume(volume) => {
-                let StackVolume { defined: _, name, labels, driver, options } = volume;
-                let (id, driver) = (VolumeId(Id(rand::random())), driver.as_str().to_owned());
-                let new = NewVolume { id, name, driver, options, labels, node: String::new(), reuse: false };
-                let what = format!("volume {}", new.name);
-                let created = self.client.volumes().create(new).await;
-                created.map_err(|error| self.incomplete(&what, error))?;
-                eprintln!("{what} created");
-            }
-            DeployStep::CreateSecretObject(object) => {
-                let what = format!("{} {}", object.kind, object.name);
-                let data = data.remove(&(object.kind.as_str(), object.name.clone())).unwrap_or_default();
-                let id = SecretObjectId(Id(rand::random()));
-                let new = NewSecretObject { id, name: object.name, labels: object.labels, data };
-                let created = self.client.secret_objects(object.kind).create(new).await;
-                created.map_err(|error| self.incomplete(&what, error))?;
-                eprintln!("{what} created");
-            }
-            DeployStep::UpdateSecretObject(object) => {
-                let what = format!("{} {}", object.kind, object.name);
-                let data = data.remove(&(object.kind.as_str(), object.name.clone())).unwrap_or_default();
-                let objects = self.client.secret_objects(object.kind);
-                let failed = |error| self.incomplete(&what, error);
-                let before = objects.get(object.name.as_str()).await.map_err(failed)?;
-                let after = objects.update(&before.id, data, None).await.map_err(failed)?;
-                if after.version_number != before.version_number {
-                    eprintln!("{what} updated: version {}", after.version_number);
-                    self.with_new_data.extend(after.services);
+impl<'a> Deployment<'a> {
+    pub fn new(global: &'a GlobalArgs, client: &'a Client, report: DeployReport<'a>) -> Self {
+        Self {
+            global,
+            client,
+            report,
+            goals: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            with_new_data: BTreeSet::new(),
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// What documents changed or kept so far.
+    pub fn into_done(self) -> Vec<StackStepView> {
+        match self.report {
+            DeployReport::Stack(_) => Vec::new(),
+            DeployReport::Documents { done, .. } => done,
+        }
+    }
+
+    /// Waits until the services are ready, also unchanged ones that were not, and the removed ones gone.
+    pub async fn wait(&mut self) -> Result<(), CommandError> {
+        let kept = self.goals_of_kept().await?;
+        self.goals.extend(kept);
+        self.wait_for_changed().await
+    }
+
+    /// Waits until the changed services are ready, and the removed ones gone.
+    async fn wait_for_changed(&mut self) -> Result<(), CommandError> {
+        let goals: Vec<ServiceGoal> = std::mem::take(&mut self.goals).into_values().collect();
+        wait_all(self.client, &goals, self.global.timeout).await
+    }
+
+    /// Tells that a step is done; `detail` follows the action.
+    fn done(
+        &mut self,
+        action: &'static str,
+        kind: &str,
+        name: &str,
+        detail: &str,
+    ) -> Result<(), CommandError> {
+        let line = match action {
+            "unchanged" => format!("{kind} {name} is unchanged"),
+            action => format!("{kind} {name} {action}{detail}"),
+        };
+        match &mut self.report {
+            DeployReport::Stack(_) => eprintln!("{line}"),
+            DeployReport::Documents { format, done, .. } => {
+                done.push(StackStepView { action, kind: kind.to_owned(), name: name.to_owned() });
+                if matches!(format, OutputFormat::Table | OutputFormat::Wide) {
+                    return output::print(&format!("{line}\n"));
                 }
             }
-            step => self.execute_service(step).await?,
         }
         Ok(())
+    }
+
+    pub async fn execute(
+        &mut self,
+        step: DeployStep,
+        data: &mut SecretObjectData,
+    ) -> Result<(), CommandError> {
+        match step {
+            DeployStep::UpdateNode { change, found } => {
+                let updated = self.client.nodes().update(&found.id, &change).await;
+                updated.map_err(|error| self.incomplete(&format!("node {}", found.name), error))?;
+                self.done("updated", "node", &found.name, "")
+            }
+            DeployStep::CreateNetwork(network) => {
+                let StackNetwork { defined: _, name, labels, internal } = network;
+                let new =
+                    NewNetwork { id: NetworkId(Id(rand::random())), name: name.clone(), labels, internal };
+                let created = self.client.networks().create(new).await;
+                created.map_err(|error| self.incomplete(&format!("network {name}"), error))?;
+                self.done("created", "network", name.as_str(), "")
+            }
+            DeployStep::CreateVolume(volume) => {
+                let StackVolume { defined: _, name, labels, driver, options, node } = volume;
+                let (id, driver) = (VolumeId(Id(rand::random())), driver.as_str().to_owned());
+                let node = node.map(|node| node.to_string()).unwrap_or_default();
+                let new = NewVolume { id, name: name.clone(), driver, options, labels, node, reuse: false };
+                let created = self.client.volumes().create(new).await;
+                created.map_err(|error| self.incomplete(&format!("volume {name}"), error))?;
+                self.done("created", "volume", name.as_str(), "")
+            }
+            DeployStep::CreateSecretObject(object) => {
+                let StackSecretObject { kind, name, labels, .. } = object;
+                let data = data.remove(&(kind.as_str(), name.clone())).unwrap_or_default();
+                let new = NewSecretObject {
+                    id: SecretObjectId(Id(rand::random())),
+                    name: name.clone(),
+                    labels,
+                    data,
+                };
+                let created = self.client.secret_objects(kind).create(new).await;
+                created.map_err(|error| self.incomplete(&format!("{kind} {name}"), error))?;
+                self.done("created", kind.as_str(), name.as_str(), "")
+            }
+            DeployStep::UpdateSecretObject { object, found } => {
+                let StackSecretObject { kind, name, .. } = object;
+                let data = data.remove(&(kind.as_str(), name.clone())).unwrap_or_default();
+                let after =
+                    self.client.secret_objects(kind).update(&found.id, data, Some(found.version)).await;
+                let after = after.map_err(|error| self.incomplete(&format!("{kind} {name}"), error))?;
+                if after.version_number != found.version_number {
+                    let detail = format!(": version {}", after.version_number);
+                    self.with_new_data.extend(after.services);
+                    return self.done("updated", kind.as_str(), name.as_str(), &detail);
+                }
+                match self.report {
+                    DeployReport::Stack(_) => Ok(()),
+                    DeployReport::Documents { .. } => {
+                        self.done("unchanged", kind.as_str(), name.as_str(), "")
+                    }
+                }
+            }
+            DeployStep::Keep { kind, name } => self.done("unchanged", kind, &name, ""),
+            step @ (DeployStep::CreateService { .. }
+            | DeployStep::UpdateService { .. }
+            | DeployStep::KeepService { .. }
+            | DeployStep::RemoveService { .. }) => self.execute_service(step).await,
+            DeployStep::RemoveSecretObject { .. }
+            | DeployStep::RemoveVolume { .. }
+            | DeployStep::RemoveNetwork { .. } => self.remove_resource(step).await,
+        }
+    }
+
+    /// Removes what no service uses any more, once the services are gone.
+    async fn remove_resource(&mut self, step: DeployStep) -> Result<(), CommandError> {
+        self.wait_for_changed().await?;
+        let (kind, name, removed) = match step {
+            DeployStep::RemoveSecretObject { kind, found } => {
+                let removed = self.client.secret_objects(kind).remove(&found.id).await;
+                (kind.as_str(), found.name, removed.map(drop))
+            }
+            DeployStep::RemoveVolume { found } => {
+                let removed = self.client.volumes().remove(&found.id, false).await;
+                ("volume", found.name, removed.map(drop))
+            }
+            DeployStep::RemoveNetwork { found } => {
+                let removed = self.client.networks().remove(&found.id).await;
+                ("network", found.name, removed.map(drop))
+            }
+            _ => return Ok(()),
+        };
+        match removed {
+            // Removed by another client, or by an earlier attempt of this request.
+            Err(error) if !error.is_not_found() => Err(self.incomplete(&format!("{kind} {name}"), error)),
+            _ if kind == "volume" => {
+                self.done("removed", kind, &name, "; its data stays until `warren volume purge`")
+            }
+            _ => self.done("removed", kind, &name, ""),
+        }
     }
 
     async fn execute_service(&mut self, step: DeployStep) -> Result<(), CommandError> {
@@ -221,56 +271,47 @@ impl Deployment<'_> {
                 let what = format!("service {}", spec.name);
                 let created = self.client.services().create(ServiceId(Id(rand::random())), &spec).await;
                 let created = created.map_err(|error| self.incomplete(&what, error))?;
-                eprintln!("{what} created");
                 self.goals.insert(spec.name.to_string(), ServiceGoal::new(&created, WaitGoal::Running));
+                self.done("created", "service", spec.name.as_str(), "")
             }
             DeployStep::UpdateService { spec, after, found } => {
                 self.wait_for(&after).await?;
-                let force = after.iter().any(|one| one.restart && self.has_changed(one));
-                self.update(&spec, &found, force).await?;
+                let force = restarted_after(&after, &self.changed).is_some();
+                self.update(&spec, &found, force).await
             }
             DeployStep::KeepService { spec, after, found } => {
                 let name = service_name(&found).to_owned();
-                let restarted = after.iter().find(|one| one.restart && self.has_changed(one));
-                if let Some(dependency) = restarted {
-                    eprintln!("service {name} is restarted after {}", dependency.service);
+                if let Some(dependency) = restarted_after(&after, &self.changed) {
+                    eprintln!("service {name} is restarted after {dependency}");
                     self.wait_for(&after).await?;
                     return self.update(&spec, &found, true).await;
                 }
                 let has_new_data = self.with_new_data.contains(&name);
                 let current = if has_new_data { self.current(&found).await? } else { (*found).clone() };
                 if current.revision == found.revision {
-                    eprintln!("service {name} is unchanged");
-                    self.kept.insert(name, (spec, *found));
-                } else {
-                    let goal = ServiceGoal::of_existing(self.client, &current, WaitGoal::Updated).await;
-                    let goal = goal.map_err(|error| self.incomplete(&format!("service {name}"), error))?;
-                    eprintln!("service {name} gets the new data: revision {}", current.revision);
-                    self.changed.insert(name.clone());
-                    self.goals.insert(name, goal);
+                    self.kept.insert(name.clone(), (spec, *found));
+                    return self.done("unchanged", "service", &name, "");
                 }
+                let goal = ServiceGoal::of_existing(self.client, &current, WaitGoal::Updated).await;
+                let goal = goal.map_err(|error| self.incomplete(&format!("service {name}"), error))?;
+                self.changed.insert(name.clone());
+                self.goals.insert(name.clone(), goal);
+                self.done("gets the new data", "service", &name, &format!(": revision {}", current.revision))
             }
             DeployStep::RemoveService { found } => {
-                let what = format!("service {}", service_name(&found));
-                match self.client.services().remove(&found.id, None, false).await {
-                    // Removed by another client, or by an earlier attempt of this request.
-                    Err(error) if error.is_not_found() => {}
-                    Err(error) => return Err(self.incomplete(&what, error)),
-                    Ok(_) => eprintln!("{what} removed"),
-                }
+                let name = service_name(&found).to_owned();
                 let goal = ServiceGoal::new(&found, WaitGoal::Gone);
-                self.goals.insert(service_name(&found).to_owned(), goal);
+                let removed = self.client.services().remove(&found.id, None, false).await;
+                self.goals.insert(name.clone(), goal);
+                match removed {
+                    // Removed by another client, or by an earlier attempt of this request.
+                    Err(error) if error.is_not_found() => Ok(()),
+                    Err(error) => Err(self.incomplete(&format!("service {name}"), error)),
+                    Ok(_) => self.done("removed", "service", &name, ""),
+                }
             }
-            DeployStep::CreateNetwork(_)
-            | DeployStep::CreateVolume(_)
-            | DeployStep::CreateSecretObject(_)
-            | DeployStep::UpdateSecretObject(_) => {}
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    fn has_changed(&self, dependency: &StackDependency) -> bool {
-        self.changed.contains(dependency.service.as_str())
     }
 
     /// Sends the spec of a service that exists; `force` replaces its tasks in any case.
@@ -287,10 +328,9 @@ impl Deployment<'_> {
         let version = Some(current.version);
         let updated = self.client.services().update(&found.id, spec, version, force).await;
         let updated = updated.map_err(|error| self.incomplete(&what, error))?;
-        eprintln!("{what} updated: revision {}", updated.revision);
         self.changed.insert(spec.name.to_string());
         self.goals.insert(spec.name.to_string(), goal.after_write(&updated));
-        Ok(())
+        self.done("updated", "service", spec.name.as_str(), &format!(": revision {}", updated.revision))
     }
 
     /// The service as it is now; new data of its secrets and configs made new versions of it.
@@ -301,13 +341,32 @@ impl Deployment<'_> {
         if current.spec == found.spec {
             return Ok(current);
         }
-        let summary = format!("stack {} is incomplete: {what} was not deployed", self.stack);
         let why = "another client has changed it since this command began";
-        Err(CommandError::new(ExitKind::Conflict, summary, why, "run the command again"))
+        Err(CommandError::new(
+            ExitKind::Conflict,
+            self.incomplete_summary(&what),
+            why,
+            "run the command again",
+        ))
     }
 
     fn incomplete(&self, object: &str, error: Error) -> CommandError {
-        from_client(format!("stack {} is incomplete: {object} was not deployed", self.stack), error)
+        from_client(self.incomplete_summary(object), error)
+    }
+
+    fn incomplete_summary(&self, object: &str) -> String {
+        match &self.report {
+            DeployReport::Stack(stack) => format!("stack {stack} is incomplete: {object} was not deployed"),
+            DeployReport::Documents { verb, done, .. } => {
+                let changed = done.iter().filter(|step| step.action != "unchanged");
+                let changed: Vec<String> =
+                    changed.map(|step| format!("{} {}", step.kind, step.name)).collect();
+                match changed.as_slice() {
+                    [] => format!("{object} was not {verb}; nothing was changed"),
+                    changed => format!("{object} was not {verb}; changed before it: {}", changed.join(", ")),
+                }
+            }
+        }
     }
 
     /// Waits until these services have reached what their dependents need.
@@ -346,8 +405,8 @@ impl Deployment<'_> {
         tasks.map_err(|error| self.incomplete(&format!("service {}", service_name(service)), error))
     }
 
-    /// What changed services must reach, and unchanged ones that were not ready when the deployment began.
-    async fn remaining_goals(self) -> Result<Vec<ServiceGoal>, CommandError> {
+    /// What unchanged services must reach that were not ready when the deployment began.
+    async fn goals_of_kept(&self) -> Result<Vec<(String, ServiceGoal)>, CommandError> {
         let mut goals = Vec::new();
         for (spec, kept) in self.kept.values().filter(|(_, kept)| kept.running < kept.desired_tasks) {
             let goal = ServiceGoal::of_existing(self.client, kept, WaitGoal::Scaled).await;
@@ -358,9 +417,8 @@ impl Deployment<'_> {
                     goal.finished_before.remove(&task.id);
                 }
             }
-            goals.push(goal);
+            goals.push((spec.name.to_string(), goal));
         }
-        goals.extend(self.goals.into_values());
         Ok(goals)
     }
 

@@ -1,18 +1,28 @@
-//! What a deployment changes, as a pure function of the stack and of what exists.
+//! What a deployment changes, as a pure function of the objects and of what exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use warren_client::NodeChange;
 use warren_compose::ValuePosition;
 use warren_compose::stack::{
-    DependencyCondition, ExternalKind, StackDependency, StackNetwork, StackObjects, StackSecretObject,
-    StackService, StackVolume,
+    DependencyCondition, ExternalKind, SecretObjectSource, StackDependency, StackNetwork, StackObjects,
+    StackSecretObject, StackService, StackVolume,
 };
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::spec::AUTOMATIC_PORTS;
-use warren_types::{PublishMode, PublishedPort, SecretObjectKind, ServiceSpec};
+use warren_types::{PublishMode, PublishedPort, SecretObjectKind, ServiceName, ServiceSpec};
 
 use super::members::{StackMembers, is_bootstrap, service_labels, service_name, stack_of};
+
+/// Which objects a deployment may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeployScope<'a> {
+    /// Those of the stack with this name. Others are conflicts.
+    Stack(&'a str),
+    /// Those that the documents name, whatever stack they are of.
+    Documents,
+}
 
 /// The steps of a deployment in order, and what prevents it.
 #[derive(Debug, Default)]
@@ -25,11 +35,23 @@ pub struct DeployPlan {
 /// One step.
 #[derive(Debug)]
 pub enum DeployStep {
+    UpdateNode {
+        change: Box<NodeChange>,
+        found: Box<v1::Node>,
+    },
     CreateNetwork(StackNetwork),
     CreateVolume(StackVolume),
     CreateSecretObject(StackSecretObject),
     /// Nothing changes if the data is the same.
-    UpdateSecretObject(StackSecretObject),
+    UpdateSecretObject {
+        object: StackSecretObject,
+        found: Box<v1::SecretObject>,
+    },
+    /// Of documents: an object is as it should be.
+    Keep {
+        kind: &'static str,
+        name: String,
+    },
     CreateService {
         spec: Box<ServiceSpec>,
         after: Vec<StackDependency>,
@@ -47,19 +69,36 @@ pub enum DeployStep {
     RemoveService {
         found: Box<v1::Service>,
     },
+    RemoveSecretObject {
+        kind: SecretObjectKind,
+        found: Box<v1::SecretObject>,
+    },
+    RemoveVolume {
+        found: Box<v1::Volume>,
+    },
+    RemoveNetwork {
+        found: Box<v1::Network>,
+    },
 }
 
-/// Compares a stack with what exists. Services that are not in the stack are removed if `prune` is set.
-pub fn plan(name: &str, objects: &StackObjects, existing: &StackMembers, prune: bool) -> DeployPlan {
+/// Compares objects with what exists. The services of `prunable` that are not among the objects are removed.
+pub fn plan(
+    scope: DeployScope<'_>,
+    objects: &StackObjects,
+    existing: &StackMembers,
+    prunable: Vec<v1::Service>,
+) -> DeployPlan {
     let mut plan = DeployPlan::default();
     plan.check_external(objects, existing);
-    plan.resources(name, objects, existing);
+    plan.networks(scope, objects, existing);
+    plan.volumes(scope, objects, existing);
+    plan.secret_objects(scope, objects, existing);
     let by_name: BTreeMap<&str, &v1::Service> =
         existing.services.iter().map(|one| (service_name(one), one)).collect();
     let mut ports = PublishedPorts::of(&existing.services);
     let named: BTreeSet<&str> = objects.services.iter().map(|service| service.spec.name.as_str()).collect();
-    let removed = existing.of(name).services.into_iter().filter(|found| !named.contains(service_name(found)));
-    let (kept, mut removed): (Vec<_>, Vec<_>) = removed.filter(|_| prune).partition(is_bootstrap);
+    let removed = prunable.into_iter().filter(|found| !named.contains(service_name(found)));
+    let (kept, mut removed): (Vec<_>, Vec<_>) = removed.partition(is_bootstrap);
     for name in kept.iter().map(service_name) {
         plan.warnings.push(format!(
             "service {name} is a bootstrap service and stays; remove it with `warren service rm --force {name}`"
@@ -84,10 +123,19 @@ pub fn plan(name: &str, objects: &StackObjects, existing: &StackMembers, prune: 
         }
         found.into_iter().for_each(|found| ports.withdraw(found));
         ports.publish(own, service.spec.ports.iter().copied());
-        plan.service(name, service, after, found);
+        plan.service(scope, service, after, found);
     }
     plan.steps.extend(removed.into_iter().map(|found| DeployStep::RemoveService { found: Box::new(found) }));
     plan
+}
+
+/// The dependency for whose new tasks a service gets new ones, given the names of the `changed` services.
+pub fn restarted_after<'a>(
+    after: &'a [StackDependency],
+    changed: &BTreeSet<String>,
+) -> Option<&'a ServiceName> {
+    let restarting = after.iter().filter(|dependency| dependency.restart);
+    restarting.map(|dependency| &dependency.service).find(|service| changed.contains(service.as_str()))
 }
 
 fn port_taken(port: &PublishedPort, owner: &str) -> String {
@@ -119,12 +167,12 @@ impl DeployPlan {
         }
     }
 
-    fn resources(&mut self, stack: &str, objects: &StackObjects, existing: &StackMembers) {
+    fn networks(&mut self, scope: DeployScope<'_>, objects: &StackObjects, existing: &StackMembers) {
         for network in &objects.networks {
             let what = format!("network {}", network.name);
             match existing.networks.iter().find(|one| one.name == network.name.as_str()) {
                 None => self.steps.push(DeployStep::CreateNetwork(network.clone())),
-                Some(found) if self.is_own(stack, &network.defined, &what, &found.labels) => {
+                Some(found) if self.is_own(scope, &network.defined, &what, &found.labels) => {
                     if found.internal != network.internal {
                         let why = format!(
                             "{what} exists with `internal: {}`, which cannot be changed; remove it, or rename it",
@@ -132,50 +180,85 @@ impl DeployPlan {
                         );
                         self.conflict(&network.defined, why);
                     }
-                    self.compare_labels(&what, &found.labels, &network.labels);
-                }
-                Some(_) => {}
-            }
-        }
-        for volume in &objects.volumes {
-            let what = format!("volume {}", volume.name);
-            match existing.volumes.iter().find(|one| one.name == volume.name.as_str()) {
-                None => self.steps.push(DeployStep::CreateVolume(volume.clone())),
-                Some(found) if self.is_own(stack, &volume.defined, &what, &found.labels) => {
-                    if found.options != volume.options {
-                        let why = format!(
-                            "{what} exists with other options, which cannot be changed; remove it, or give another name"
-                        );
-                        self.conflict(&volume.defined, why);
-                    }
-                    self.compare_labels(&what, &found.labels, &volume.labels);
-                }
-                Some(_) => {}
-            }
-        }
-        for object in &objects.secret_objects {
-            let what = format!("{} {}", object.kind, object.name);
-            let known =
-                if object.kind == SecretObjectKind::Config { &existing.configs } else { &existing.secrets };
-            match known.iter().find(|one| one.name == object.name.as_str()) {
-                None => self.steps.push(DeployStep::CreateSecretObject(object.clone())),
-                Some(found) if self.is_own(stack, &object.defined, &what, &found.labels) => {
-                    self.compare_labels(&what, &found.labels, &object.labels);
-                    self.steps.push(DeployStep::UpdateSecretObject(object.clone()));
+                    self.compare_labels(scope, &network.defined, &what, (&found.labels, &network.labels));
+                    self.keep(scope, "network", network.name.as_str());
                 }
                 Some(_) => {}
             }
         }
     }
 
+    fn volumes(&mut self, scope: DeployScope<'_>, objects: &StackObjects, existing: &StackMembers) {
+        for volume in &objects.volumes {
+            let what = format!("volume {}", volume.name);
+            match existing.volumes.iter().find(|one| one.name == volume.name.as_str()) {
+                None => self.steps.push(DeployStep::CreateVolume(volume.clone())),
+                Some(found) if self.is_own(scope, &volume.defined, &what, &found.labels) => {
+                    if found.options != volume.options {
+                        let why = format!(
+                            "{what} exists with other options, which cannot be changed; remove it, or give another name"
+                        );
+                        self.conflict(&volume.defined, why);
+                    }
+                    let is_elsewhere = |node: &str| !found.node_name.is_empty() && found.node_name != node;
+                    if volume.node.as_ref().is_some_and(|node| is_elsewhere(node.as_str())) {
+                        let why = format!(
+                            "{what} has its data on node {}, which cannot be changed; name that node, or leave it out",
+                            found.node_name
+                        );
+                        self.conflict(&volume.defined, why);
+                    }
+                    self.compare_labels(scope, &volume.defined, &what, (&found.labels, &volume.labels));
+                    self.keep(scope, "volume", volume.name.as_str());
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn secret_objects(&mut self, scope: DeployScope<'_>, objects: &StackObjects, existing: &StackMembers) {
+        for object in &objects.secret_objects {
+            let what = format!("{} {}", object.kind, object.name);
+            let known =
+                if object.kind == SecretObjectKind::Config { &existing.configs } else { &existing.secrets };
+            match known.iter().find(|one| one.name == object.name.as_str()) {
+                None if object.source == SecretObjectSource::Existing => {
+                    let why =
+                        format!("{what} does not exist; give its data as `data`, `stringData` or `file`");
+                    self.conflict(&object.defined, why);
+                }
+                None => self.steps.push(DeployStep::CreateSecretObject(object.clone())),
+                Some(found) if self.is_own(scope, &object.defined, &what, &found.labels) => {
+                    self.compare_labels(scope, &object.defined, &what, (&found.labels, &object.labels));
+                    match object.source == SecretObjectSource::Existing {
+                        true => self.keep(scope, object.kind.as_str(), object.name.as_str()),
+                        false => {
+                            let (object, found) = (object.clone(), Box::new(found.clone()));
+                            self.steps.push(DeployStep::UpdateSecretObject { object, found });
+                        }
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Documents list every object.
+    fn keep(&mut self, scope: DeployScope<'_>, kind: &'static str, name: &str) {
+        if scope == DeployScope::Documents {
+            self.steps.push(DeployStep::Keep { kind, name: name.to_owned() });
+        }
+    }
+
     /// Whether an object is of the stack; another one is a conflict.
     fn is_own(
         &mut self,
-        stack: &str,
+        scope: DeployScope<'_>,
         defined: &ValuePosition,
         what: &str,
         labels: &BTreeMap<String, String>,
     ) -> bool {
+        let DeployScope::Stack(stack) = scope else { return true };
         let owner = stack_of(labels);
         if owner != Some(stack) {
             let of = owner.map_or("is of no stack".to_owned(), |owner| format!("is of stack {owner}"));
@@ -188,24 +271,35 @@ impl DeployPlan {
         owner == Some(stack)
     }
 
-    fn conflict(&mut self, defined: &ValuePosition, why: String) {
+    pub fn conflict(&mut self, defined: &ValuePosition, why: String) {
         self.conflicts.push(defined.problem(why).to_string());
     }
 
+    /// Compares the labels that an object has with those that it should have.
     fn compare_labels(
         &mut self,
+        scope: DeployScope<'_>,
+        defined: &ValuePosition,
         what: &str,
-        found: &BTreeMap<String, String>,
-        expected: &BTreeMap<String, String>,
+        (found, expected): (&BTreeMap<String, String>, &BTreeMap<String, String>),
     ) {
-        if found != expected {
-            self.warnings.push(format!("{what} keeps its labels, which are set when it is created"));
+        match scope {
+            _ if found == expected => {}
+            DeployScope::Stack(_) => {
+                self.warnings.push(format!("{what} keeps its labels, which are set when it is created"));
+            }
+            DeployScope::Documents => {
+                let why = format!(
+                    "{what} exists with other labels, which cannot be changed; give those, or remove it"
+                );
+                self.conflict(defined, why);
+            }
         }
     }
 
     fn service(
         &mut self,
-        stack: &str,
+        scope: DeployScope<'_>,
         service: &StackService,
         after: Vec<StackDependency>,
         found: Option<&v1::Service>,
@@ -215,7 +309,7 @@ impl DeployPlan {
             return self.steps.push(DeployStep::CreateService { spec: Box::new(spec.clone()), after });
         };
         let what = format!("service {}", spec.name);
-        if !self.is_own(stack, &service.defined, &what, &service_labels(found)) {
+        if !self.is_own(scope, &service.defined, &what, &service_labels(found)) {
             return;
         }
         let old = found.spec.clone().map(stored_service_spec);
@@ -229,12 +323,13 @@ impl DeployPlan {
             );
             return self.conflict(&service.defined, why);
         }
-        // Compose files do not have these.
-        let (per, bootstrap) = (old.per.clone(), old.bootstrap);
-        let has_ingress = spec.ports.iter().any(|port| port.mode == PublishMode::Ingress);
-        let publish_on = if has_ingress { old.publish_on.clone() } else { Vec::new() };
-        let spec = ServiceSpec { per, bootstrap, publish_on, ..with_chosen_ports(spec, &old) };
-        let spec = Box::new(spec);
+        let mut spec = Box::new(with_chosen_ports(spec, &old));
+        if let DeployScope::Stack(_) = scope {
+            // Compose files do not have these. Documents have all fields.
+            (spec.per, spec.bootstrap) = (old.per.clone(), old.bootstrap);
+            let has_ingress = spec.ports.iter().any(|port| port.mode == PublishMode::Ingress);
+            spec.publish_on = if has_ingress { old.publish_on.clone() } else { Vec::new() };
+        }
         let found = Box::new(found.clone());
         self.steps.push(match *spec == old {
             true => DeployStep::KeepService { spec, after, found },

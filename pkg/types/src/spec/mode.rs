@@ -7,7 +7,7 @@ use crate::Violations;
 
 /// The number of tasks of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum ServiceMode {
     /// A number of interchangeable tasks in slots 1 to `replicas`.
     Replicated {
@@ -16,6 +16,12 @@ pub enum ServiceMode {
     },
     /// One task on every node that may run it, with the node as its slot; or one per value of [`ServiceSpec::per`].
     Global,
+}
+
+impl Default for ServiceMode {
+    fn default() -> Self {
+        Self::Replicated { replicas: 1 }
+    }
 }
 
 impl ServiceSpec {

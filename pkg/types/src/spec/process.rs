@@ -13,6 +13,7 @@ pub const MAX_HOOKS: usize = 16;
 
 /// One environment variable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EnvVar {
     /// Without `=` and NUL, not empty.
     pub name: String,

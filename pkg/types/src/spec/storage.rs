@@ -39,8 +39,10 @@ pub enum MountSource {
         /// Absolute path on the node.
         path: String,
         /// Which later mounts are visible on the other side.
+        #[serde(default)]
         propagation: Propagation,
         /// Mounts below the path are included.
+        #[serde(default = "default_recursive")]
         recursive: bool,
     },
     /// A volume, created on the node of its first task. While it is empty it gets the files of the image at
@@ -67,8 +69,13 @@ pub enum MountSource {
         #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::text::octal")]
         mode: Option<u32>,
         /// Programs on it can be executed.
+        #[serde(default)]
         exec: bool,
     },
+}
+
+fn default_recursive() -> bool {
+    true
 }
 
 /// Which later mounts are visible on the other side of a bind mount.

@@ -447,6 +447,6 @@ fn bad_contents_are_refused_with_the_reason() {
     world.create_script("app", &["--secret", "whole"], "wc -c </run/secrets/whole; exec tail -f /dev/null");
     wait_for_output(&world, "app", &(1 << 20).to_string());
     let config = warren.json(&["config", "inspect", "app"]);
-    assert_eq!(config["data"], Value::from("text"), "{config}");
+    assert_eq!(config["stringData"], Value::from("text"), "{config}");
     assert!(warren.json(&["secret", "inspect", "db"]).get("data").is_none());
 }

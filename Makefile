@@ -38,7 +38,7 @@ soak: ## Run every test with the large counts, then fuzz (needs a nightly toolch
 	tests/fuzz/run.sh 600
 
 bench: ## Run the benchmarks: print the figures and write them as JSON
-	@tests/testkit/ensure-packages.sh test
+	@tests/testkit/ensure-packages.sh bench
 	$(CARGO) build --release --locked -p warren -p warren-worker -p warren-test-bench
 	$(CARGO) run --release --locked -p warren-test-bench
 

@@ -2,13 +2,14 @@
 //! shows a container that contains only a program.
 //!
 //! It answers `/` with a page about its environment, `/healthz` with `ok`, and a datagram with its host name. It writes
-//! one line per request to standard output. At SIGTERM it answers what has arrived and ends. It must never need a file,
-//! a library or its own network.
+//! one line per request to standard output. A connection may have several requests. After SIGTERM it answers what has
+//! arrived, closes each connection with the next answer, and ends. It must never need a file, a library or its own
+//! network.
 
 use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -16,8 +17,13 @@ use std::time::Duration;
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const LONGEST_HEAD: u64 = 16 * 1024;
-/// How long requests that have arrived may take after SIGTERM.
+/// How long requests that have arrived, and the next ones of open connections, may take after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Requests for the page so far.
+static VISITS: AtomicU64 = AtomicU64::new(0);
+/// SIGTERM was received.
+static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 
 fn main() -> io::Result<()> {
     let sigterm = termination::block_sigterm();
@@ -29,23 +35,26 @@ fn main() -> io::Result<()> {
     let waiting = listener.try_clone()?;
     std::thread::spawn(move || {
         sigterm.wait();
+        IS_STOPPING.store(true, Ordering::SeqCst);
         // From now on `accept` takes what has arrived and then fails. The connection ends a wait in it.
         let stopped = waiting.set_nonblocking(true);
         let _ = stopped.and_then(|()| TcpStream::connect(("127.0.0.1", port)));
     });
-    static VISITS: AtomicU64 = AtomicU64::new(0);
     let (serving, served) = mpsc::channel::<()>();
     for stream in listener.incoming() {
         let stream = match stream {
             Ok(stream) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(_) => continue,
         };
         let serving = serving.clone();
         std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
             let _serving = serving;
-            if let Err(error) = serve(&stream, &VISITS) {
-                println!("connection lost: {error}");
+            match serve(&stream) {
+                // A silent client, between two requests too.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => println!("connection lost: {error}"),
+                Ok(()) => {}
             }
         })?;
     }
@@ -65,29 +74,63 @@ fn answer_datagrams(socket: &UdpSocket) {
     }
 }
 
-/// Answers one request and closes the connection.
-fn serve(stream: &TcpStream, visits: &AtomicU64) -> io::Result<()> {
+/// Answers the requests of a connection.
+fn serve(stream: &TcpStream) -> io::Result<()> {
     // A connection that was accepted at the end may have got the listener's mode.
     stream.set_nonblocking(false)?;
+    // An answer is one packet; nothing is gained by a wait for more.
+    stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let peer = stream.peer_addr()?;
-    let mut head = BufReader::new(stream.take(LONGEST_HEAD)).lines();
-    let Some(request) = head.next().transpose()? else { return Ok(()) };
-    // The rest of the head is not used, but closing with unread data would reset the connection.
-    while head.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
-    let (status, kind, body) = respond(&request, visits);
-    let mut stream = stream;
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n\
-         Cache-Control: no-store\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )?;
-    let mut words = request.split(' ');
-    let (method, path) = (words.next().unwrap_or("-"), words.next().unwrap_or("-"));
-    println!("{} {method} {path} {}", peer.ip(), &status[..3]);
+    let mut requests = BufReader::new(stream);
+    while let Some(request) = read_head(&mut requests)? {
+        let (status, kind, body) = respond(&request.line, &VISITS);
+        let is_last = request.is_last || IS_STOPPING.load(Ordering::SeqCst);
+        let connection = if is_last { "close" } else { "keep-alive" };
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\n\
+             Cache-Control: no-store\r\nConnection: {connection}\r\n\r\n{body}",
+            body.len()
+        );
+        (&mut &*stream).write_all(answer.as_bytes())?;
+        let mut words = request.line.split(' ');
+        let (method, path) = (words.next().unwrap_or("-"), words.next().unwrap_or("-"));
+        println!("{} {method} {path} {}", peer.ip(), &status[..3]);
+        if is_last {
+            break;
+        }
+    }
     Ok(())
+}
+
+/// The head of a request.
+#[derive(Debug, PartialEq)]
+struct RequestHead {
+    line: String,
+    /// The connection ends with the answer.
+    is_last: bool,
+}
+
+/// Reads a head to its end: closing a connection with unread data would reset it. `None` at the end of the connection.
+fn read_head(connection: impl BufRead) -> io::Result<Option<RequestHead>> {
+    let mut lines = connection.take(LONGEST_HEAD).lines();
+    let Some(line) = lines.next().transpose()? else { return Ok(None) };
+    let mut is_last = !line.ends_with("HTTP/1.1");
+    loop {
+        match lines.next().transpose()? {
+            Some(field) if field.is_empty() => return Ok(Some(RequestHead { line, is_last })),
+            Some(field) => match field.to_ascii_lowercase().split_once(':') {
+                Some(("connection", value)) => is_last |= value.trim() == "close",
+                // A body is not read, so what follows is not a request.
+                Some(("content-length", length)) => is_last |= length.trim() != "0",
+                Some(("transfer-encoding", _)) => is_last = true,
+                _ => {}
+            },
+            // The head is too long or incomplete.
+            None => return Ok(Some(RequestHead { line, is_last: true })),
+        }
+    }
 }
 
 /// Status line, content type and body for a request line such as `GET / HTTP/1.1`.
@@ -184,6 +227,20 @@ mod tests {
     fn page_shows_count_and_escapes_text() {
         let page = page("a<b", &[("WARREN_SLOT".to_owned(), "1".to_owned())], 3);
         assert!(page.contains("a&lt;b") && page.contains("WARREN_SLOT") && page.contains("request 3 "));
+    }
+
+    #[test]
+    fn heads_are_read_one_by_one() {
+        let head = |line: &str, is_last| Some(RequestHead { line: line.to_owned(), is_last });
+        let mut two = &b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /x HTTP/1.1\r\nConnection: Close\r\n\r\n"[..];
+        assert_eq!(read_head(&mut two).unwrap(), head("GET / HTTP/1.1", false));
+        assert_eq!(read_head(&mut two).unwrap(), head("GET /x HTTP/1.1", true));
+        assert_eq!(read_head(&mut two).unwrap(), None);
+        let is_last = |text: &str| read_head(text.as_bytes()).unwrap().unwrap().is_last;
+        assert!(is_last("GET / HTTP/1.0\r\n\r\n"));
+        assert!(is_last("GET / HTTP/1.1\r\nHost"));
+        assert!(is_last("POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"));
+        assert!(is_last(&format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(20_000))));
     }
 
     #[test]

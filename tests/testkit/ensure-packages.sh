@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages: `ensure-packages.sh run` those of a node and its build,
-# `ensure-packages.sh test` also those of the tests. Programs from other packages count (for example a
+# `ensure-packages.sh test` also those of the tests, `ensure-packages.sh bench` also those that Warren is measured
+# beside. Programs from other packages count (for example a
 # containerd from another repository), and apt is not called when nothing is missing.
 set -euo pipefail
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -40,7 +41,7 @@ check() {
     need protobuf-compiler command -v protoc
     need curl command -v curl
     need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
-    if [[ $1 == test ]]; then
+    if [[ $1 != run ]]; then
         need busybox-static has_static_busybox
         need containerd command -v ctr
         need docker-registry command -v docker-registry
@@ -51,9 +52,12 @@ check() {
         need procps command -v ps
         need util-linux command -v nsenter
     fi
+    if [[ $1 == bench ]]; then
+        need haproxy command -v haproxy
+    fi
 }
 
-[[ $# == 1 && ($1 == run || $1 == test) ]] || fail "usage: ensure-packages.sh run|test"
+[[ $# == 1 && ($1 == run || $1 == test || $1 == bench) ]] || fail "usage: ensure-packages.sh run|test|bench"
 [[ $(id -u) == 0 ]] ||
     fail "containers and network namespaces need root, but this runs as $(id -un): use sudo make $1"
 

@@ -72,7 +72,7 @@ fn documents_are_applied_in_order_and_the_second_time_nothing_changes() {
     let steps: Value = serde_json::from_str(&person.ok(&["apply", "-f", &file, "-o", "json"])).unwrap();
     assert_eq!(steps[4], serde_json::json!({"action": "unchanged", "kind": "service", "name": "web"}));
     let spec: Value = serde_json::from_str(&person.ok(&["service", "inspect", "web", "-o", "json"])).unwrap();
-    assert_eq!(spec["spec"]["task"]["limits"], serde_json::json!({"cpu": "500m", "memory": "256MiB"}));
+    assert_eq!(spec["spec"]["task"]["limits"], serde_json::json!({"cpu": "0.5", "memory": "256MiB"}));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! that a noisy machine affects both. The targets are printed beside the figures; no figure fails the run.
 //! Run by `make bench`. Start reading at [`figures`]; `scheduling` measures the pure core, `commits` the log
 //! below the API, `snapshot` the cost of a snapshot for concurrent writers, `node` a real node on real
-//! containers, `dns` its DNS server, `worker` its agent with the parts `worker-many`, `worker-stops`, `worker-logs`,
+//! containers, `stack` the deployment of a stack, `ingress` a port beside HAProxy, `dns` the DNS server, `worker` its agent with the parts `worker-many`, `worker-stops`, `worker-logs`,
 //! `worker-checks` and `worker-secrets`; `managers` several managers with simulated workers:
 //! `managers-commits`, `managers-failover`, `managers-deploy`, `managers-memory`, `managers-idle`,
 //! `managers-losses`, `managers-removal` and `managers-endpoints`. Arguments select the parts; for `quick` and
@@ -16,10 +16,12 @@ mod allocator;
 mod commits;
 mod dns;
 mod figures;
+mod ingress;
 mod multi_manager;
 mod node;
 mod scheduling;
 mod snapshot;
+mod stack;
 mod worker;
 
 use std::path::Path;
@@ -32,11 +34,13 @@ use figures::BenchFigures;
 static COUNTING: allocator::BenchAllocator = allocator::BenchAllocator;
 
 /// The parts that can be measured separately.
-const PARTS: [&str; 20] = [
+const PARTS: [&str; 22] = [
     "scheduling",
     "commits",
     "snapshot",
     "node",
+    "stack",
+    "ingress",
     "dns",
     "worker",
     "worker-many",
@@ -82,6 +86,12 @@ fn main() -> anyhow::Result<()> {
     }
     if expected("node") {
         node::measure(&mut figures)?;
+    }
+    if expected("stack") {
+        stack::measure(&mut figures)?;
+    }
+    if expected("ingress") {
+        ingress::measure(&mut figures)?;
     }
     if expected("dns") {
         dns::measure(&mut figures)?;

@@ -102,6 +102,18 @@ pub fn cpu_seconds_with_children(pid: i32) -> anyhow::Result<f64> {
     cpu_ticks(pid, &[11, 12, 13, 14])
 }
 
+/// The time that all CPUs of the machine were busy so far.
+pub fn machine_cpu_seconds() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let fields = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).context("cpu in stat")?;
+    let ticks: Vec<f64> = fields.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    // user, nice, system, idle, iowait, irq, softirq (proc(5)).
+    let busy: f64 =
+        ticks.iter().take(7).enumerate().filter(|(i, _)| ![3, 4].contains(i)).map(|(_, it)| it).sum();
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("ticks per second")?;
+    Ok(busy / per_second as f64)
+}
+
 /// The sum of the fields of proc(5)'s `stat` at `places` after the name, in seconds.
 fn cpu_ticks(pid: i32, places: &[usize]) -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;

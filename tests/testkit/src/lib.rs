@@ -13,6 +13,7 @@ pub mod cleanup;
 pub mod cli;
 pub mod containerd;
 pub mod demo;
+pub mod http_load;
 pub mod image;
 pub mod leaks;
 pub mod machine_load;

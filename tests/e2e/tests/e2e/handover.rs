@@ -4,12 +4,10 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
+use warren_testkit::http_load::{ClientReport, HttpClient, HttpLoad};
 use warren_testkit::netns::LabHost;
 use warren_testkit::wait::{WaitResult, eventually};
 use warren_testkit::{soak, tool};
@@ -19,68 +17,10 @@ use super::telemetry::wait_for_status;
 use crate::e2e::cluster::WorkerCluster;
 use crate::e2e::fixture::{BOX, SOON, WEB};
 
-/// Threads that send requests to each target, and the pause of each between two of them.
-const THREADS: usize = 3;
+/// The pause of each client between two requests.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Longer than the drain delay and the time that a busy machine needs for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Requests, each with a connection of its own, until it ends.
-struct RequestLoad {
-    ended: Arc<AtomicBool>,
-    answered: Arc<AtomicUsize>,
-    threads: Vec<JoinHandle<Vec<String>>>,
-}
-
-impl RequestLoad {
-    /// Clients in these network namespaces, each with its target.
-    fn start(clients: &[(PathBuf, SocketAddr)]) -> RequestLoad {
-        let (ended, answered, start) = (Arc::default(), Arc::default(), Instant::now());
-        let threads = clients.iter().cycle().take(THREADS * clients.len()).map(|(namespace, target)| {
-            let (ended, answered): (Arc<AtomicBool>, Arc<AtomicUsize>) =
-                (Arc::clone(&ended), Arc::clone(&answered));
-            let (namespace, target) = (File::open(namespace).unwrap(), *target);
-            std::thread::spawn(move || {
-                setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
-                let mut failures = Vec::new();
-                while !ended.load(Ordering::Relaxed) {
-                    match request(target) {
-                        Ok(()) => drop(answered.fetch_add(1, Ordering::Relaxed)),
-                        Err(error) => failures.push(format!("{target} after {:?}: {error}", start.elapsed())),
-                    }
-                    // Not a wait: the load leaves the machine to other tests.
-                    std::thread::sleep(PAUSE);
-                }
-                failures
-            })
-        });
-        RequestLoad { threads: threads.collect(), ended, answered }
-    }
-
-    fn answered(&self) -> usize {
-        self.answered.load(Ordering::Relaxed)
-    }
-
-    /// The failed requests.
-    fn end(self) -> Vec<String> {
-        self.ended.store(true, Ordering::Relaxed);
-        self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    }
-}
-
-fn request(target: SocketAddr) -> Result<(), String> {
-    let mut stream = TcpStream::connect_timeout(&target, TIMEOUT).map_err(|error| error.to_string())?;
-    stream.set_read_timeout(Some(TIMEOUT)).map_err(|error| error.to_string())?;
-    let mut answer = String::new();
-    let answered = stream
-        .write_all(b"GET /healthz HTTP/1.1\r\nHost: web\r\n\r\n")
-        .and_then(|()| stream.read_to_string(&mut answer));
-    match answered {
-        Ok(_) if answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok\n") => Ok(()),
-        Ok(_) => Err(format!("answer {answer:?}")),
-        Err(error) => Err(format!("{error} after {answer:?}")),
-    }
-}
 
 #[test]
 fn no_request_fails_while_tasks_are_replaced() {
@@ -94,12 +34,19 @@ fn no_request_fails_while_tasks_are_replaced() {
     let client = Client::of(&cluster.workers[0], &cluster.wait_serving("client", 1)[0]);
     let virtual_address: Ipv4Addr = client.resolve("web").unwrap()[0].parse().unwrap();
     let entry = cluster.workers[1].host().address();
-    let mut clients =
-        vec![(PathBuf::from(format!("/proc/{}/ns/net", client.pid)), (virtual_address, 80).into())];
-    if soak::is_on() {
-        clients.push((cluster.manager.host().netns().path(), (entry, 8088).into()));
-    }
-    let load = RequestLoad::start(&clients);
+    let inside = PathBuf::from(format!("/proc/{}/ns/net", client.pid));
+    let outside = cluster.manager.host().netns().path();
+    let clients = [(inside, (virtual_address, 80).into()), (outside, (entry, 8088).into())];
+    let clients = clients.into_iter().flat_map(|(namespace, target)| {
+        [false, true].map(|keeps_connection| HttpClient {
+            namespace: namespace.clone(),
+            target,
+            keeps_connection,
+            pause: PAUSE,
+        })
+    });
+    let of_each_kind = soak::count(1, 3);
+    let load = HttpLoad::start(clients.flat_map(|client| std::iter::repeat_n(client, of_each_kind)));
     let (requests, mut round) = (soak::count(100_000, 1_000_000), 0);
     while load.answered() < requests {
         round += 1;
@@ -117,7 +64,7 @@ fn no_request_fails_while_tasks_are_replaced() {
         assert!(round < requests, "only {} answers", load.answered());
     }
     cluster.wait_serving("web", 2);
-    let (answered, failures) = (load.answered(), load.end());
+    let (answered, ClientReport { failures, .. }) = (load.answered(), load.end());
     println!("{answered} requests in {round} rounds, {} failed", failures.len());
     assert!(
         failures.is_empty(),

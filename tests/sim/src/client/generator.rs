@@ -171,8 +171,8 @@ fn on_disconnect(chance: &mut SimRng) -> OnDisconnect {
 }
 
 /// The replacement delay for tasks of lost nodes.
-fn replace_after(mode: ServiceMode, chance: &mut SimRng) -> Duration {
-    let waits = mode != ServiceMode::Global && chance.one_in(2);
+fn replace_after(mode: ServiceMode, per_value: bool, chance: &mut SimRng) -> Duration {
+    let waits = (mode != ServiceMode::Global || per_value) && chance.one_in(2);
     Duration::from_millis(if waits { chance.between(1_000, 30_000) } else { 0 })
 }
 
@@ -224,11 +224,15 @@ fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut Sim
     let bound = !task.mounts.is_empty();
     // A volume for all tasks is on one node, so not every node can have a task with it.
     let mode = if bound { ServiceMode::Replicated { replicas } } else { mode };
+    let is_global = mode == ServiceMode::Global;
+    let per = (is_global && chance.one_in(2)).then(|| "node.labels.zone".parse().expect("a valid label"));
     ServiceSpec {
         mode,
+        bootstrap: is_global && chance.one_in(3),
         ports: ports(chance),
         placement: if bound { tolerant() } else { placement(mode, chance) },
-        replace_after: replace_after(mode, chance),
+        replace_after: replace_after(mode, per.is_some(), chance),
+        per,
         update: update_policy(bound, chance),
         rollback: rollback_policy(bound, chance),
         ..ServiceSpec::new(format!("service-{number}").parse().expect("a valid name"), task)
@@ -239,13 +243,14 @@ fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut Sim
 fn changed(spec: &ServiceSpec, known: &[SecretObjectName], chance: &mut SimRng) -> ServiceSpec {
     let mut spec = spec.clone();
     let is_bound = !spec.task.mounts.is_empty();
-    match chance.between(0, 7) {
+    match chance.between(0, 8) {
         0 => spec.ports = ports(chance),
         1 if spec.task.mounts.is_empty() => spec.placement = placement(spec.mode, chance),
         2 => spec.task.secrets = secrets(known, chance),
         3 => spec.task.on_disconnect = on_disconnect(chance),
-        4 => spec.replace_after = replace_after(spec.mode, chance),
+        4 => spec.replace_after = replace_after(spec.mode, spec.per.is_some(), chance),
         5 => spec.update = update_policy(is_bound, chance),
+        6 => spec.bootstrap = spec.mode == ServiceMode::Global && chance.one_in(2),
         _ => spec.task.image = image(chance),
     }
     // A removed one cannot be requested any more.

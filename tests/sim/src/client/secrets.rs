@@ -83,12 +83,13 @@ impl SimClient {
         self.volumes = there.map(|volume| volume.id).collect();
     }
 
-    /// Every service that uses the secret gets another revision.
+    /// Every service that uses the secret got another revision; one that managers rolled back since then has lost it
+    /// again.
     fn record_update(&mut self, id: SecretObjectId, byte: u8, since: u64) {
         let Some(kept) = self.secrets.get_mut(&id) else { return };
         (kept.number, kept.byte, kept.since) = (kept.number + 1, Some(byte), since);
         let (name, number) = (&kept.name, kept.number);
-        for promise in self.expected.values_mut() {
+        for promise in self.expected.values_mut().filter(|promise| promise.version < since) {
             let Some(ExpectedRevision { spec, uses }) = promise.revisions.last() else { continue };
             if uses.contains_key(name) {
                 let mut uses = uses.clone();

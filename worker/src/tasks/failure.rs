@@ -65,9 +65,9 @@ impl From<warren_network::Error> for ActionFailure {
         match error {
             E::PortTaken { .. }
             | E::HostIpMissing { .. }
-            | E::AddressOutsideSubnet { .. }
             | E::LinkNameTaken { .. }
             | E::InvalidTaskKey { .. } => Self::permanent(error.to_string()),
+            // A further subnet comes with the first task that has an address of it, and the node network follows later.
             error => Self::transient(error.to_string()),
         }
     }

@@ -48,7 +48,7 @@ impl Forwarding {
 fn shell(host: &LabHost, script: &str) -> String {
     let mut command: Command = host.command("sh");
     command.args(["-c", script]);
-    tool::stdout(command, tool::DEADLINE).unwrap()
+    tool::stdout(command, 4 * tool::DEADLINE).unwrap()
 }
 
 #[test]

@@ -121,11 +121,16 @@ async fn node_network_follows_data_address_and_subnets() {
     let other = Ipv4Addr::new(198, 51, 100, 9);
     agent.data_address.set(other);
     eventually("moved", async || overlay() == Some((1, other))).await;
+    // A task may be handled before the node network has its subnet.
     let further = "10.210.9.0/24".parse().unwrap();
     agent.desired_state.send_modify(|desired_state| {
-        desired_state.settings.as_mut().unwrap().subnets.push(further);
         let task = TaskAssignment { address: Ipv4Addr::new(10, 210, 9, 1), ..task(2) };
         desired_state.tasks.insert(task.id, Arc::new(task));
+    });
+    let waiting = agent.wait_for_report(2, |report| report.reason.contains("not a usable address")).await;
+    assert_eq!(waiting.state, TaskState::Preparing);
+    agent.desired_state.send_modify(|desired_state| {
+        desired_state.settings.as_mut().unwrap().subnets.push(further);
     });
     agent.wait_ready(2).await;
     assert_eq!(settings().blocks().last(), Some(&further));

@@ -19,7 +19,9 @@ const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../pkg/compose/t
 /// Those of `make test`: relative paths, names of containers, secrets, and a service that must complete first.
 const QUICK: [&str; 3] = ["newsletter", "wiki", "workflows"];
 /// What the machine of a test does not have.
-const HARDWARE: &[(&str, &str)] = &[
+const MISSING_HERE: &[(&str, &str)] = &[
+    // Its root is not a shared mount.
+    ("node-exporter", "volumes: !override ['/:/host:ro']"),
     ("homeassistant", "volumes: !override ['config:/config']"),
     ("zigbee2mqtt", "devices: !override ['/dev/null:/dev/ttyACM0'], volumes: !override ['zigbee:/app/data']"),
 ];
@@ -134,7 +136,7 @@ impl<'a> Example<'a> {
         let mut changes = String::from("services:\n");
         for (name, service) in &self.services {
             let hardware =
-                HARDWARE.iter().filter(|(of, _)| of == name).map(|(_, change)| (*change).to_owned());
+                MISSING_HERE.iter().filter(|(of, _)| of == name).map(|(_, change)| (*change).to_owned());
             let has_check = service["healthcheck"]["test"].is_array();
             let check = has_check.then(|| "healthcheck: {test: [CMD, check], interval: 1s}".to_owned());
             // Limits above those of the machine of a test; tests of the fields of containers set lower ones.

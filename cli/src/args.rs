@@ -4,6 +4,7 @@
 mod cluster;
 pub mod completion;
 mod context;
+pub mod docker;
 mod documents;
 mod events;
 mod exec;
@@ -37,12 +38,12 @@ use crate::connected_cluster::ConnectedCluster;
 
 pub use cluster::{ClusterCommand, ClusterUpdateArgs};
 pub use context::ContextCommand;
-pub use documents::{ApplyArgs, DiffArgs, DocumentFileArgs, DocumentRemoveArgs, PruneArgs};
-pub use events::{EventsArgs, WhyArgs};
+pub use documents::{ApplyArgs, AsDocumentArgs, DiffArgs, DocumentFileArgs, DocumentRemoveArgs, PruneArgs};
+pub use events::{EventsArgs, ObjectSelector, WhyArgs};
 pub use exec::ExecArgs;
 pub use forward::ForwardArgs;
 pub use image::ImageCommand;
-pub use listing::ListingArgs;
+pub use listing::{ListingArgs, PrettyArgs};
 pub use manager::{ManagerSubcommand, NodeRunArgs, PassphraseArgs};
 pub use network::NetworkCommand;
 pub use node::{NodeCommand, NodeUpdateArgs};
@@ -57,9 +58,21 @@ pub use task::TaskCommand;
 pub use token::{TokenCommand, TokenCreateArgs};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
 
+/// Notes at the end of `--help`.
+const DOCKER_NOTES: &str = "\
+Commands of Docker that mean exactly a command of Warren are accepted: ps, run --detach --name, exec, logs, attach, cp, \
+restart, stats, images, pull, container ..., swarm init, swarm join, service create --name NAME IMAGE ARGS. Others say \
+what to use.";
+
+/// Notes at the end of `top --help`.
+const TOP_NOTES: &str = "\
+Keys: c, m, n and s sort the tasks by CPU, memory, name and state, and the same key again the other way round; / filters \
+them by name, node or state; the arrow keys choose a task, Enter shows its log, Esc closes it; q ends. Nodes measure \
+usage every five seconds. RESERVED is what services reserve of a node.";
+
 /// Run containers on a cluster of Linux machines
 #[derive(Debug, Parser)]
-#[command(name = "warren", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "warren", version, propagate_version = true, max_term_width = 110, after_help = DOCKER_NOTES)]
 pub struct Cli {
     #[command(flatten)]
     pub global: GlobalArgs,
@@ -183,6 +196,15 @@ pub enum CliCommand {
     Context(ContextCommand),
     /// Print what changed: the events of objects
     Events(EventsArgs),
+    /// Show nodes and tasks with their usage, live, and the log of a task
+    #[command(after_help = TOP_NOTES)]
+    Top,
+    /// Show an object in detail, whatever kind it is
+    Inspect {
+        /// Service, task, node, network, volume, secret or config
+        #[arg(value_name = "[NOUN/]NAME", value_parser = events::name_with_noun)]
+        object: ObjectSelector,
+    },
     /// Explain why an object is as it is, and what to do
     Why(WhyArgs),
     /// Print the script that completes commands, flags and names in a shell

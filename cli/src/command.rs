@@ -11,6 +11,7 @@ mod events;
 mod exec;
 mod forward;
 mod image;
+mod inspect;
 mod logs;
 mod man;
 mod manager;
@@ -23,6 +24,7 @@ mod stack;
 mod system;
 mod task;
 mod token;
+mod top;
 mod version;
 mod volume;
 mod why;
@@ -65,6 +67,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::System(command) => system::run(&global, command).await,
         CliCommand::Context(command) => context::run(&global, command).map(success),
         CliCommand::Events(args) => events::run(&global, args).await.map(success),
+        CliCommand::Inspect { object } => inspect::run(&global, object).await,
+        CliCommand::Top => top::run(&global).await,
         CliCommand::Why(args) => why::run(&global, args).await,
         CliCommand::Completion { shell } => completion::script(shell).map(success),
         CliCommand::Man { directory } => man::run(directory).map(success),

@@ -16,15 +16,19 @@ mod input;
 mod node;
 mod output;
 mod progress;
+mod signals;
 mod task_output;
+mod top;
 mod view;
 mod wait;
+mod watch;
 
+use std::iter;
 use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
-use args::{Cli, CliCommand, suggestion, unsupported};
+use args::{Cli, CliCommand, docker, suggestion, unsupported};
 use warren_daemon::{CommandError, ExitKind, allocator, disable_core_dumps, logging};
 
 fn main() -> ExitCode {
@@ -69,7 +73,16 @@ fn colours(arguments: &[String]) -> bool {
 
 fn parse(arguments: &[String], colours: bool) -> Result<Cli, ExitCode> {
     let command = Cli::command().color(if colours { ColorChoice::Auto } else { ColorChoice::Never });
-    let parsed = command.clone().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let is_text = std::env::args_os().all(|argument| argument.to_str().is_some());
+    let translated = docker::translate(&command, arguments).filter(|_| is_text);
+    let matches = match &translated {
+        Some(words) => {
+            command.clone().try_get_matches_from(iter::once("warren").chain(words.iter().map(String::as_str)))
+        }
+        None => command.clone().try_get_matches(),
+    };
+    let arguments = translated.as_deref().unwrap_or(arguments);
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| match unsupported::find(&error, &command, arguments) {
         Some(unsupported::UnsupportedArgument { argument: what, reason: why, hint }) => {
             CommandError::new(ExitKind::Usage, what, why, hint).print(colours)

@@ -14,7 +14,7 @@ use warren_types::Timestamp;
 use crate::args::OutputFormat;
 use crate::failure::{CommandError, ExitKind};
 
-pub use listing::{FilterKey, ListedRow, Listing, has_label};
+pub use listing::{FilterKey, ListContent, ListedRow, Listing, has_label};
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,15 @@ pub struct Column {
     pub title: &'static str,
     /// Only with `-o wide`.
     pub wide: bool,
+    /// Measured again and again: another value is no change of the row.
+    pub measured: bool,
+}
+
+impl Column {
+    /// The column, with values that are measured.
+    pub const fn measured(self) -> Self {
+        Self { measured: true, ..self }
+    }
 }
 
 /// A row of a table.
@@ -36,12 +45,12 @@ pub trait TableRow: Serialize {
 
 /// A column of every table.
 pub const fn column(title: &'static str) -> Column {
-    Column { title, wide: false }
+    Column { title, wide: false, measured: false }
 }
 
 /// A column of wide tables.
 pub const fn wide(title: &'static str) -> Column {
-    Column { title, wide: true }
+    Column { title, wide: true, measured: false }
 }
 
 /// Renders a table without printing it.
@@ -126,7 +135,7 @@ fn text_table<S: AsRef<str>>(titles: &[S], rows: impl Iterator<Item = Vec<String
 }
 
 /// Joins lines, since a row is one line.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let words: Vec<&str> =
         text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect();
     printable(&words.join(" ")).into_owned()

@@ -94,7 +94,7 @@ impl CompletedLine {
 }
 
 /// The flag that a word names: `--flag`, `--flag=value` or `-f`.
-fn flag_of<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
+pub fn flag_of<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let name = word.split('=').next().unwrap_or(word);
     command.get_arguments().find(|flag| match name.strip_prefix("--") {
         Some(long) => {

@@ -65,7 +65,7 @@ fn noun_and_name(text: &str) -> Result<ObjectSelector, String> {
 }
 
 /// `service/web` or `web`.
-fn name_with_noun(text: &str) -> Result<ObjectSelector, String> {
+pub fn name_with_noun(text: &str) -> Result<ObjectSelector, String> {
     match text.split_once('/') {
         None if !text.is_empty() => Ok(ObjectSelector { noun: String::new(), name: text.to_owned() }),
         Some((noun, name)) if !noun.is_empty() && !name.is_empty() => {

@@ -21,6 +21,9 @@ pub struct ListingArgs {
     /// Print full ids and lists
     #[arg(long)]
     pub no_trunc: bool,
+    /// Go on: a terminal shows the list as it is now; otherwise the list is printed, then each row that changes
+    #[arg(long, short)]
+    pub watch: bool,
 }
 
 /// The flag by which Docker prints YAML-like text; the default of every `inspect`.

@@ -62,7 +62,7 @@ pub enum ServiceCommand {
     },
     /// Print the logs of services, those of ended tasks too
     Logs {
-        /// Service names, ids, or id prefixes
+        /// Service names, ids, or id prefixes; also tasks, as in `task logs`
         #[arg(required = true, value_name = "SERVICE")]
         services: Vec<String>,
         /// Print only this task: its id, or the tasks of a slot: SERVICE.SLOT, or the number of the slot

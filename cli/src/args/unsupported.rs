@@ -41,7 +41,6 @@ const COMMANDS: &[&str] = &[
     "service pause",
     "service promote",
     "service resume",
-    "top",
 ];
 
 /// Flags of other tools that Warren replaces by another way.
@@ -94,32 +93,31 @@ const COMMAND_ALTERNATIVES: &[CommandAlternative] = &[
     CommandAlternative {
         commands: &["swarm", "init", "join"],
         reason: "a cluster starts with its first manager, and other machines join it with a token",
-        hint: "use `warren manager init`, `warren token create`, and `warren worker join`",
+        hint: "use `warren manager init`, `warren token create`, `warren worker join` and `warren worker leave`",
     },
     CommandAlternative {
-        commands: &["run", "create", "service run", "service deploy"],
+        commands: &["run"],
+        reason: "containers run as tasks of services, in the background and with a name",
+        hint: "use `warren service create NAME --image IMAGE`, or `warren run --detach --name NAME IMAGE` with flags \
+               that `service create` has",
+    },
+    CommandAlternative {
+        commands: &["create", "service run", "service deploy"],
         reason: "containers run as tasks of services",
         hint: "use `warren service create NAME --image IMAGE`",
     },
     CommandAlternative {
-        commands: &["ps", "container", "port", "wait"],
+        commands: &["container", "port", "wait"],
         reason: "containers are shown as tasks",
         hint: "use `warren task ls`, `warren service ps SERVICE` or `warren node ps NODE`",
     },
     CommandAlternative {
-        commands: &["exec"],
-        reason: "containers are reached through their service or task",
-        hint: "use `warren task exec TASK COMMAND` or `warren service exec SERVICE COMMAND`",
-    },
-    CommandAlternative {
-        commands: &["logs", "attach", "cp", "kill", "port-forward", "restart"],
+        commands: &["kill"],
         reason: "containers are reached through their service or task",
         hint: "see `warren service --help` and `warren task --help`",
     },
     CommandAlternative {
         commands: &[
-            "images",
-            "pull",
             "load",
             "image load",
             "import",
@@ -135,7 +133,7 @@ const COMMAND_ALTERNATIVES: &[CommandAlternative] = &[
         hint: "see `warren image --help`",
     },
     CommandAlternative {
-        commands: &["ls", "get", "describe", "inspect", "delete", "scale", "info"],
+        commands: &["ls", "get", "describe", "delete", "scale", "info"],
         reason: "commands start with the kind of object",
         hint: "use for example `warren service ls` or `warren cluster info`; see `warren --help`",
     },
@@ -342,7 +340,6 @@ mod tests {
             ("compose up", "`warren deploy -c compose.yaml STACK`"),
             ("swarm init", "`warren manager init`"),
             ("run nginx", "`warren service create NAME --image IMAGE`"),
-            ("ps", "`warren task ls`"),
             ("container ls", "`warren task ls`"),
             ("stop web", "`warren service scale SERVICE=N`"),
             ("stats", "`warren service top`"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use warren_client::Client;
 use warren_proto::v1;
 use warren_types::{ClusterSettingsChange, VerificationChange};
 
@@ -10,7 +11,7 @@ use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
 use crate::output::{self, Listing};
 use crate::view::cluster::{BackgroundTaskRow, ClusterInfoView};
-use crate::view::now;
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), CommandError> {
     match command {
@@ -68,11 +69,16 @@ async fn background_tasks(
     let what = "background tasks were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let answer = client
-        .cluster()
-        .background_tasks()
-        .await
-        .map_err(|error| crate::failure::from_client(what, error))?;
+    watch::show(&list, &client, async || fetch_background_tasks(&client, name.as_deref(), what).await).await
+}
+
+async fn fetch_background_tasks(
+    client: &Client,
+    name: Option<&str>,
+    what: &str,
+) -> Result<Vec<BackgroundTaskRow>, CommandError> {
+    let answer = client.cluster().background_tasks().await;
+    let answer = answer.map_err(|error| crate::failure::from_client(what, error))?;
     let v1::ListBackgroundTasksResponse { background_tasks: mut tasks_run, silent } = answer;
     if let Some(name) = name {
         // Several managers and nodes have background tasks of the same name.
@@ -86,5 +92,5 @@ async fn background_tasks(
     }
     let mut lines: Vec<BackgroundTaskRow> = tasks_run.into_iter().map(Into::into).collect();
     lines.extend(silent.into_iter().map(BackgroundTaskRow::from));
-    list.print(lines, now())
+    Ok(lines)
 }

@@ -9,7 +9,7 @@ use warren_types::SecretObjectKind;
 
 use super::stack::members;
 use crate::args::completion::{Completion, NameKind, complete};
-use crate::args::{Cli, CompletionShell, GlobalArgs};
+use crate::args::{Cli, CompletionShell, GlobalArgs, docker};
 use crate::connect::{connect, contexts_file};
 use crate::failure::CommandError;
 use crate::output;
@@ -30,7 +30,7 @@ pub fn script(shell: CompletionShell) -> Result<(), CommandError> {
 /// Prints `words` or `files`, and a line per candidate with its description behind a tab. It never fails: there are
 /// no names then.
 pub async fn candidates(global: &GlobalArgs, words: &[String]) -> Result<(), CommandError> {
-    let line = complete(Cli::command(), words);
+    let line = complete(Cli::command(), &in_warren_form(words));
     let mut global = GlobalArgs { stale: true, ..global.clone() };
     global.context = line.context.or(global.context);
     global.manager.extend(line.managers.iter().filter_map(|address| address.parse().ok()));
@@ -49,6 +49,13 @@ pub async fn candidates(global: &GlobalArgs, words: &[String]) -> Result<(), Com
         description => format!("{word}\t{description}\n"),
     });
     output::print(&format!("{first}\n{}", lines.collect::<String>()))
+}
+
+/// A command of Docker is completed as the command that it means.
+fn in_warren_form(words: &[String]) -> Vec<String> {
+    let (last, given) = words.split_last().map_or((None, words), |(last, given)| (Some(last), given));
+    let given = docker::translate(&Cli::command(), given).unwrap_or_else(|| given.to_vec());
+    given.into_iter().chain(last.cloned()).collect()
 }
 
 async fn names(global: &GlobalArgs, kind: NameKind) -> Option<BTreeSet<String>> {

@@ -4,7 +4,7 @@ use warren_client::Contexts;
 
 use crate::args::{ContextCommand, GlobalArgs, ListingArgs};
 use crate::connect::contexts_file;
-use crate::failure::{CommandError, from_client};
+use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output::{self, Listing};
 use crate::view::context::ContextView;
 use crate::view::now;
@@ -29,8 +29,12 @@ pub fn run(global: &GlobalArgs, command: ContextCommand) -> Result<(), CommandEr
 fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "contexts were not listed";
     let list = Listing::new(global.output, listing, what)?;
+    if list.is_watched() {
+        let why = "contexts are in a file of this machine, whose changes are no events";
+        return Err(CommandError::new(ExitKind::Usage, what, why, "leave out --watch"));
+    }
     let contexts = Contexts::load(&contexts_file(what)?).map_err(|error| from_client(what, error))?;
     let current = global.context.as_ref().or(contexts.current.as_ref());
     let view = |context| ContextView::new(context, current.map(String::as_str));
-    list.print(contexts.iter().map(view).collect(), now())
+    list.print(contexts.iter().map(view).collect::<Vec<_>>(), now())
 }

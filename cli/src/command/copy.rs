@@ -13,10 +13,11 @@ use warren_daemon::printable;
 use warren_proto::v1;
 use warren_proto::v1::exec_target::Work;
 
-use super::exec::{self, LocalSignals, killed};
+use super::exec;
 use crate::args::GlobalArgs;
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client_with_hint};
+use crate::signals::{LocalSignals, killed};
 
 /// Bytes between the connection and the thread that reads or writes files.
 const PIPE: usize = 256 << 10;

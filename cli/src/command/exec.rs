@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use terminal_size::{Height, Width, terminal_size_of};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::time::timeout;
 use warren_client::{
     Error, INPUT_CHUNK, ProgramControl, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram,
@@ -22,6 +22,7 @@ use crate::command::environment;
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
 use crate::input::terminal::TerminalGuard;
+use crate::signals::{LocalSignals, killed};
 
 /// How long a command may run on after a signal ended this program.
 const SIGNAL_GRACE: Duration = Duration::from_secs(5);
@@ -105,10 +106,6 @@ pub(super) fn printed(ended: Result<u8, PrintError>) -> Result<ExitCode, Command
     }
 }
 
-pub(super) fn killed(signal: u32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(u8::MAX)
-}
-
 fn target(location: &ExecLocation, args: ExecArgs, what: &str) -> Result<v1::ExecTarget, CommandError> {
     let ExecArgs { interactive, tty, user, workdir, env, command } = args;
     let variables = environment::resolve(&env, what)?;
@@ -152,44 +149,6 @@ fn start_failure(what: &str, error: Error) -> CommandError {
 fn size() -> v1::TerminalSize {
     let (Width(columns), Height(rows)) = terminal_size_of(io::stdin()).unwrap_or((Width(80), Height(24)));
     v1::TerminalSize { columns: columns.into(), rows: rows.into() }
-}
-
-/// Signals to this program.
-pub(super) struct LocalSignals {
-    pub ending: EndingSignals,
-    resized: Signal,
-}
-
-/// Those that end it, with their numbers.
-pub(super) struct EndingSignals([(Signal, u32); 4]);
-
-impl LocalSignals {
-    pub fn new() -> io::Result<Self> {
-        let ending = |kind: SignalKind| {
-            let number = u32::try_from(kind.as_raw_value()).expect("signals have positive numbers");
-            Ok::<_, io::Error>((signal(kind)?, number))
-        };
-        let ending = EndingSignals([
-            ending(SignalKind::interrupt())?,
-            ending(SignalKind::terminate())?,
-            ending(SignalKind::hangup())?,
-            ending(SignalKind::quit())?,
-        ]);
-        Ok(Self { ending, resized: signal(SignalKind::window_change())? })
-    }
-}
-
-impl EndingSignals {
-    /// The number of the next one.
-    pub async fn next(&mut self) -> u32 {
-        let [one, two, three, four] = &mut self.0;
-        tokio::select! {
-            _ = one.0.recv() => one.1,
-            _ = two.0.recv() => two.1,
-            _ = three.0.recv() => three.1,
-            _ = four.0.recv() => four.1,
-        }
-    }
 }
 
 /// Passes standard input on until its end, or that of the command.

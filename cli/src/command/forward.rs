@@ -13,10 +13,11 @@ use warren_client::{Client, Error, INPUT_CHUNK, ProgramEvent, RunningProgram};
 use warren_proto::v1;
 use warren_proto::v1::exec_target::Work;
 
-use super::exec::{ExecLocation, LocalSignals, killed};
+use super::exec::ExecLocation;
 use crate::args::{ForwardArgs, GlobalArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
+use crate::signals::{LocalSignals, killed};
 
 /// Pause after a failure to accept a connection, for example without a free file descriptor.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);

@@ -6,14 +6,16 @@ mod prune;
 pub mod pull;
 mod result;
 
+use warren_client::Client;
 use warren_proto::v1;
 
 use crate::args::{GlobalArgs, ImageCommand, ListingArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
-use crate::output::Listing;
+use crate::output::{ListContent, Listing};
 use crate::view::image::ImageView;
 use crate::view::now;
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: ImageCommand) -> Result<(), CommandError> {
     match command {
@@ -29,11 +31,25 @@ async fn ls(global: &GlobalArgs, nodes: Vec<String>, listing: &ListingArgs) -> R
     let what = "images were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let nodes =
-        client.images().list(nodes).await.map_err(|error| crate::failure::from_client(what, error))?;
-    let (images, failed) = split_results(nodes);
+    if list.is_watched() {
+        let fetch = async || {
+            let (images, failed) = fetch(&client, &nodes, what).await?;
+            Ok(ListContent::with_notes(images, failed))
+        };
+        return watch::show(&list, &client, fetch).await;
+    }
+    let (images, failed) = fetch(&client, &nodes, what).await?;
     list.print(images, now())?;
     require_no_failures("not every node listed its images", failed)
+}
+
+async fn fetch(
+    client: &Client,
+    nodes: &[String],
+    what: &str,
+) -> Result<(Vec<ImageView>, Vec<String>), CommandError> {
+    let nodes = client.images().list(nodes.to_vec()).await;
+    Ok(split_results(nodes.map_err(|error| crate::failure::from_client(what, error))?))
 }
 
 /// The images of all nodes, and the failures of the others.

@@ -123,7 +123,14 @@ async fn forward_entries(
     options: LogOptions,
     sender: &mpsc::Sender<Result<v1::LogEntry, Error>>,
 ) -> Result<(), Error> {
-    let mut entries = client.logs().read(of, options).await?;
+    let mut entries = match client.logs().read(of.clone(), options).await {
+        Err(error) if error.is_not_found() => {
+            // As in Docker, a task stands for itself.
+            let LogTarget::Service(task) = of else { return Err(error) };
+            client.logs().read(LogTarget::Task(task), options).await.map_err(|_| error)?
+        }
+        started => started?,
+    };
     while let Some(entry) = entries.next().await? {
         if sender.send(Ok(entry)).await.is_err() {
             break;

@@ -10,9 +10,9 @@ use warren_types::Suffrage;
 use crate::args::{GlobalArgs, ListingArgs, ManagerSubcommand, OutputFormat};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client, from_client_with_hint};
-use crate::output::Listing;
+use crate::output::{ListContent, Listing};
 use crate::view::manager::ManagerView;
-use crate::view::now;
+use crate::watch;
 use crate::{node, output};
 
 pub async fn run(global: &GlobalArgs, command: ManagerSubcommand) -> Result<(), CommandError> {
@@ -67,16 +67,15 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let what = "managers were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let (managers, left) = fetch_all(&client, what).await?;
-    let note = without_majority(&managers);
-    list.print(managers, now())?;
-    if let Some(note) = note {
-        eprintln!("{note}");
-    }
-    for node in left {
-        eprintln!("node {node} belongs to a removed manager; {}", remove_node(&node));
-    }
-    Ok(())
+    let fetch = async || {
+        let (managers, left) = fetch_all(&client, what).await?;
+        let left = left.iter();
+        let left =
+            left.map(|node| format!("node {node} belongs to a removed manager; {}", remove_node(node)));
+        let notes = without_majority(&managers).into_iter().chain(left).collect();
+        Ok(ListContent::with_notes(managers, notes))
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 /// The note if no majority of the voters is reachable.

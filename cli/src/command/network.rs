@@ -10,7 +10,7 @@ use crate::failure::{CommandError, from_client, from_client_with_hint};
 use crate::output::{self, Listing};
 use crate::view::document;
 use crate::view::network::NetworkView;
-use crate::view::now;
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: NetworkCommand) -> Result<(), CommandError> {
     match command {
@@ -55,8 +55,11 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let what = "networks were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let networks = client.networks().list().await.map_err(|error| from_client(what, error))?;
-    list.print(networks.into_iter().map(NetworkView::from).collect(), now())
+    let fetch = async || {
+        let networks = client.networks().list().await.map_err(|error| from_client(what, error))?;
+        Ok(networks.into_iter().map(NetworkView::from).collect::<Vec<_>>())
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn inspect(global: &GlobalArgs, networks: &[String], as_document: bool) -> Result<(), CommandError> {

@@ -7,18 +7,17 @@ mod verify;
 use std::collections::BTreeMap;
 
 use warren_client::{Client, NodeChange, TaskFilter};
-use warren_daemon::printable;
 use warren_types::spec::validate_taints;
 use warren_types::{Availability, Suffrage, TaintSelector, Violations};
 
 use crate::args::{GlobalArgs, ListingArgs, NodeCommand, NodeUpdateArgs, OutputFormat};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
-use crate::output::{self, Listing};
+use crate::output::{self, ListContent, Listing};
 use crate::view::document;
 use crate::view::node::NodeView;
-use crate::view::now;
 use crate::view::task::TaskView;
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: NodeCommand) -> Result<(), CommandError> {
     match command {
@@ -44,15 +43,15 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let what = "nodes were not listed";
     let list = Listing::<NodeView>::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let nodes = client.nodes().list().await.map_err(|error| crate::failure::from_client(what, error))?;
-    let mut nodes = nodes.into_iter().map(NodeView::try_from).collect::<Result<Vec<_>, _>>()?;
-    nodes.retain(|node| list.matches(node));
-    let reasons = NodeView::down_reasons(&nodes);
-    let reasons = reasons.into_iter().map(|(reason, names)| format!("DOWN: {}: {reason}", names.join(", ")));
-    let reasons: Vec<String> = reasons.collect();
-    list.print(nodes, now())?;
-    reasons.iter().for_each(|reason| eprintln!("{}", printable(reason)));
-    Ok(())
+    let fetch = async || {
+        let nodes = client.nodes().list().await.map_err(|error| crate::failure::from_client(what, error))?;
+        let mut nodes = nodes.into_iter().map(NodeView::try_from).collect::<Result<Vec<_>, _>>()?;
+        nodes.retain(|node| list.matches(node));
+        let notes = NodeView::down_reasons(&nodes).into_iter();
+        let notes = notes.map(|(reason, names)| format!("DOWN: {}: {reason}", names.join(", "))).collect();
+        Ok(ListContent::with_notes(nodes, notes))
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn inspect(global: &GlobalArgs, node: &str, as_document: bool) -> Result<(), CommandError> {
@@ -75,20 +74,23 @@ async fn ps(global: &GlobalArgs, nodes: &[String], listing: &ListingArgs) -> Res
     let what = "tasks were not listed";
     let list = Listing::<TaskView>::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let mut tasks = Vec::new();
-    for node in nodes {
-        // Fetched first, so that a missing node is an error.
-        let failed = |error| crate::failure::from_client(what, error);
-        let node = self_node::resolve(&client, node, what).await?;
-        let node = client.nodes().get(&node).await.map_err(failed)?.id;
-        let service = list.single("service").unwrap_or_default().to_owned();
-        let filter = TaskFilter { service, node, ..TaskFilter::default() };
-        for task in client.tasks().list(filter).await.map_err(failed)? {
-            tasks.push(TaskView::try_from(task)?);
+    let fetch = async || {
+        let mut tasks = Vec::new();
+        for node in nodes {
+            // Fetched first, so that a missing node is an error.
+            let failed = |error| crate::failure::from_client(what, error);
+            let node = self_node::resolve(&client, node, what).await?;
+            let node = client.nodes().get(&node).await.map_err(failed)?.id;
+            let service = list.single("service").unwrap_or_default().to_owned();
+            let filter = TaskFilter { service, node, ..TaskFilter::default() };
+            for task in client.tasks().list(filter).await.map_err(failed)? {
+                tasks.push(TaskView::try_from(task)?);
+            }
         }
-    }
-    tasks.sort_by_cached_key(TaskView::sort_key);
-    list.print(tasks, now())
+        tasks.sort_by_cached_key(TaskView::sort_key);
+        Ok(tasks)
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn update(global: &GlobalArgs, args: NodeUpdateArgs) -> Result<(), CommandError> {

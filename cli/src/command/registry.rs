@@ -11,8 +11,8 @@ use crate::args::{GlobalArgs, ListingArgs, OutputFormat, RegistryCommand, Regist
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output::Listing;
-use crate::view::now;
 use crate::view::secret_object::CredentialView;
+use crate::watch;
 use crate::{input, output};
 
 const KIND: SecretObjectKind = SecretObjectKind::Credential;
@@ -87,9 +87,12 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let what = "registries were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let registries = client.secret_objects(KIND).list().await.map_err(|error| from_client(what, error))?;
-    let registries: Vec<CredentialView> = registries.into_iter().map(Into::into).collect();
-    list.print(registries, now())
+    let fetch = async || {
+        let registries =
+            client.secret_objects(KIND).list().await.map_err(|error| from_client(what, error))?;
+        Ok(registries.into_iter().map(CredentialView::from).collect::<Vec<_>>())
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn rm(global: &GlobalArgs, hosts: &[SecretObjectName]) -> Result<(), CommandError> {

@@ -10,8 +10,8 @@ use crate::connect::connect;
 use crate::failure::{CommandError, from_client, from_client_with_hint};
 use crate::output::Listing;
 use crate::view::document;
-use crate::view::now;
 use crate::view::secret_object::SecretObjectView;
+use crate::watch;
 use crate::{input, output};
 
 pub async fn run(
@@ -102,9 +102,11 @@ async fn ls(global: &GlobalArgs, kind: SecretObjectKind, listing: &ListingArgs) 
     let what = format!("{kind}s were not listed");
     let list = Listing::new(global.output, listing, &what)?;
     let client = connect(global, &what).await?;
-    let objects = client.secret_objects(kind).list().await.map_err(|error| from_client(&what, error))?;
-    let objects: Vec<SecretObjectView> = objects.into_iter().map(Into::into).collect();
-    list.print(objects, now())
+    let fetch = async || {
+        let objects = client.secret_objects(kind).list().await.map_err(|error| from_client(&what, error))?;
+        Ok(objects.into_iter().map(SecretObjectView::from).collect::<Vec<_>>())
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn inspect(

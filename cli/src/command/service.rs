@@ -1,7 +1,7 @@
 //! `warren service ...`
 
 mod create;
-mod ps;
+pub mod ps;
 mod remove;
 mod scale;
 mod spec;
@@ -21,8 +21,8 @@ use crate::connect::connect;
 use crate::failure::{CommandError, from_client, not_found};
 use crate::output::{self, Listing};
 use crate::view::document;
-use crate::view::now;
 use crate::view::service::ServiceView;
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<ExitCode, CommandError> {
     let ended = match command {
@@ -52,23 +52,15 @@ pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<ExitCod
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Lists the tasks of services, by their names or ids.
-pub async fn tasks(
-    global: &GlobalArgs,
-    services: &[String],
-    all: bool,
-    listing: &ListingArgs,
-) -> Result<(), CommandError> {
-    ps::run(global, services, all, listing).await
-}
-
 async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = "services were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let services = client.services().list().await.map_err(|error| from_client(what, error))?;
-    let services = services.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()?;
-    list.print(services, now())
+    let fetch = async || {
+        let services = client.services().list().await.map_err(|error| from_client(what, error))?;
+        services.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn inspect(global: &GlobalArgs, service: &str, as_document: bool) -> Result<(), CommandError> {

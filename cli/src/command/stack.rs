@@ -10,13 +10,14 @@ pub mod members;
 pub mod plan;
 mod remove;
 
+use super::service::ps;
 use crate::args::{GlobalArgs, ListingArgs, LogArgs, StackCommand, StackConfigArgs, StackDeployArgs};
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output::{self, Listing};
-use crate::view::now;
 use crate::view::service::ServiceView;
 use crate::view::stack::StackView;
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: StackCommand) -> Result<(), CommandError> {
     match command {
@@ -45,37 +46,45 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let what = "stacks were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let members = members::fetch(&client, what).await?;
-    let mut stacks: Vec<StackView> = Vec::new();
-    for name in members.names() {
-        let of_stack = members.of(&name);
-        stacks.push(StackView {
-            name,
-            services: of_stack.services.len(),
-            networks: of_stack.networks.len(),
-            volumes: of_stack.volumes.len(),
-            secrets: of_stack.secrets.len(),
-            configs: of_stack.configs.len(),
-        });
-    }
-    list.print(stacks, now())
+    let fetch = async || {
+        let members = members::fetch(&client, what).await?;
+        let view = |name: String| {
+            let of_stack = members.of(&name);
+            StackView {
+                name,
+                services: of_stack.services.len(),
+                networks: of_stack.networks.len(),
+                volumes: of_stack.volumes.len(),
+                secrets: of_stack.secrets.len(),
+                configs: of_stack.configs.len(),
+            }
+        };
+        Ok(members.names().into_iter().map(view).collect::<Vec<_>>())
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn services(global: &GlobalArgs, name: &str, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = format!("the services of stack {name} were not listed");
     let list = Listing::new(global.output, listing, &what)?;
     let client = connect(global, &what).await?;
-    let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?.services;
-    let services = found.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()?;
-    list.print(services, now())
+    let fetch = async || {
+        let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?.services;
+        found.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn ps(global: &GlobalArgs, name: &str, all: bool, listing: &ListingArgs) -> Result<(), CommandError> {
     let what = format!("the tasks of stack {name} were not listed");
+    let list = Listing::new(global.output, listing, &what)?;
     let client = connect(global, &what).await?;
-    let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?;
-    let ids: Vec<String> = found.services.into_iter().map(|service| service.id).collect();
-    super::service::tasks(global, &ids, all, listing).await
+    let fetch = async || {
+        let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?;
+        let ids: Vec<String> = found.services.into_iter().map(|service| service.id).collect();
+        ps::fetch(&client, &list, &ids, all, &what).await
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn logs(global: &GlobalArgs, name: &str, lines: &LogArgs) -> Result<(), CommandError> {

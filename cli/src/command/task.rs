@@ -13,8 +13,8 @@ use crate::command::{copy, forward};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output::{self, Listing};
-use crate::view::now;
 use crate::view::task::TaskView;
+use crate::watch;
 
 /// How long `task restart` waits for the new task.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -55,11 +55,13 @@ async fn ls(global: &GlobalArgs, mut filter: TaskFilter, listing: &ListingArgs) 
         }
     }
     let client = connect(global, what).await?;
-    let tasks =
-        client.tasks().list(filter).await.map_err(|error| crate::failure::from_client(what, error))?;
-    let mut tasks = tasks.into_iter().map(TaskView::try_from).collect::<Result<Vec<_>, _>>()?;
-    tasks.sort_by_cached_key(TaskView::sort_key);
-    list.print(tasks, now())
+    let fetch = async || {
+        let tasks = client.tasks().list(filter.clone()).await.map_err(|error| from_client(what, error))?;
+        let mut tasks = tasks.into_iter().map(TaskView::try_from).collect::<Result<Vec<_>, _>>()?;
+        tasks.sort_by_cached_key(TaskView::sort_key);
+        Ok(tasks)
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn restart(global: &GlobalArgs, task: &str, detach: bool) -> Result<(), CommandError> {

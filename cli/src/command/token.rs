@@ -10,6 +10,7 @@ use crate::failure::CommandError;
 use crate::output::{self, Listing};
 use crate::view::now;
 use crate::view::token::TokenView;
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: TokenCommand) -> Result<(), CommandError> {
     match command {
@@ -67,9 +68,12 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let what = "tokens were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    let tokens = client.tokens().list().await.map_err(|error| crate::failure::from_client(what, error))?;
-    let tokens = tokens.into_iter().map(TokenView::try_from).collect::<Result<Vec<_>, _>>()?;
-    list.print(tokens, now())
+    let fetch = async || {
+        let tokens = client.tokens().list().await;
+        let tokens = tokens.map_err(|error| crate::failure::from_client(what, error))?;
+        tokens.into_iter().map(TokenView::try_from).collect::<Result<Vec<_>, _>>()
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 async fn rm(global: &GlobalArgs, tokens: &[String]) -> Result<(), CommandError> {

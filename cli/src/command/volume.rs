@@ -13,6 +13,7 @@ use crate::output::{self, Listing};
 use crate::view::document;
 use crate::view::volume::VolumeView;
 use crate::view::{now, rounded_bytes};
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: VolumeCommand) -> Result<(), CommandError> {
     match command {
@@ -68,7 +69,7 @@ async fn ls(
     let what = "volumes were not listed";
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
-    list.print(fetch_all(&client, options, what).await?, now())
+    watch::show(&list, &client, async || fetch_all(&client, options, what).await).await
 }
 
 async fn fetch_all(

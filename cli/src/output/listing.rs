@@ -1,4 +1,5 @@
-//! Prints the lists of `ls` and `ps` by their flags: `--filter`, `--quiet`, `--format` and `--no-trunc`.
+//! Prints the lists of `ls` and `ps` by their flags: `--filter`, `--quiet`, `--format` and `--no-trunc`. `--watch` is
+//! in `watch`, with the texts of this module.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +27,33 @@ pub trait ListedRow: TableRow + Sized + 'static {
     fn key(&self) -> String;
 }
 
+/// What a list shows.
+pub struct ListContent<T> {
+    pub items: Vec<T>,
+    /// Printed below the list.
+    pub below: String,
+    /// Printed to standard error.
+    pub notes: Vec<String>,
+}
+
+impl<T> From<Vec<T>> for ListContent<T> {
+    fn from(items: Vec<T>) -> Self {
+        Self { items, below: String::new(), notes: Vec::new() }
+    }
+}
+
+impl<T> ListContent<T> {
+    pub fn with_notes(items: Vec<T>, notes: Vec<String>) -> Self {
+        Self { items, below: String::new(), notes }
+    }
+}
+
 /// The checked flags of a list.
 pub struct Listing<T: ListedRow> {
     output: OutputFormat,
     style: Style,
     no_trunc: bool,
+    watched: bool,
     /// The values of each key: an item matches one value of every key.
     filters: BTreeMap<&'static str, (Matches<T>, Vec<String>)>,
 }
@@ -49,7 +72,7 @@ enum Style {
 impl<T: ListedRow> Listing<T> {
     /// Checks the flags. `what` is the failure summary.
     pub fn new(output: OutputFormat, args: &ListingArgs, what: &str) -> Result<Self, CommandError> {
-        let ListingArgs { quiet, filter, format, no_trunc } = args;
+        let ListingArgs { quiet, filter, format, no_trunc, watch } = args;
         let failed = |why: String, hint: String| CommandError::new(ExitKind::Usage, what, why, hint);
         if (*quiet || format.is_some()) && matches!(output, OutputFormat::Json | OutputFormat::Yaml) {
             let why = "--output selects documents, --quiet and --format select text".to_owned();
@@ -82,7 +105,7 @@ impl<T: ListedRow> Listing<T> {
                 None => Style::Template(parse(text)?),
             },
         };
-        Ok(Self { output, style, no_trunc: *no_trunc, filters })
+        Ok(Self { output, style, no_trunc: *no_trunc, watched: *watch, filters })
     }
 
     /// The value of a filter that is given once, for a list that the manager filters itself.
@@ -98,6 +121,29 @@ impl<T: ListedRow> Listing<T> {
         matches!(self.style, Style::Output)
     }
 
+    /// Whether the list goes on: `--watch`.
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// Whether it is one table.
+    pub fn is_table(&self) -> bool {
+        match self.style {
+            Style::Output => matches!(self.output, OutputFormat::Table | OutputFormat::Wide),
+            Style::Table(_) => true,
+            Style::Quiet | Style::JsonLines | Style::Template(_) => false,
+        }
+    }
+
+    /// Whether each item is a line of JSON, if it is printed alone.
+    pub fn is_json(&self) -> bool {
+        match self.style {
+            Style::Output => self.output == OutputFormat::Json,
+            Style::JsonLines => true,
+            Style::Quiet | Style::Template(_) | Style::Table(_) => false,
+        }
+    }
+
     /// Whether the item matches all filters.
     pub fn matches(&self, item: &T) -> bool {
         let any =
@@ -108,10 +154,53 @@ impl<T: ListedRow> Listing<T> {
         self.filters.iter().all(|(key, given)| if key.ends_with("label") { all(given) } else { any(given) })
     }
 
-    /// Prints the items that match.
-    pub fn print(&self, mut items: Vec<T>, now: Timestamp) -> Result<(), CommandError> {
+    /// Prints the items that match, and what belongs to them.
+    pub fn print(&self, content: impl Into<ListContent<T>>, now: Timestamp) -> Result<(), CommandError> {
+        let ListContent { mut items, below, notes } = content.into();
         items.retain(|item| self.matches(item));
-        print(&self.text(&items, now)?)
+        print(&(self.text(&items, now)? + &below))?;
+        notes.iter().for_each(|note| eprintln!("{}", printable(note)));
+        Ok(())
+    }
+
+    /// The title of the table, if any, and a text for each of these items: a line of the table or a document.
+    pub fn rows(&self, items: &[T], now: Timestamp) -> Result<(String, Vec<String>), CommandError> {
+        if self.is_table() {
+            let text = self.text(items, now)?;
+            let lines: Vec<&str> = text.split_inclusive('\n').collect();
+            let (title, rows) = lines.split_at(lines.len() - items.len());
+            return Ok((title.concat(), rows.iter().map(ToString::to_string).collect()));
+        }
+        let row = |item: &T| match self.style {
+            Style::Output if self.output == OutputFormat::Json => {
+                Ok(serde_json::to_string(item).unwrap_or_default() + "\n")
+            }
+            Style::Output => Ok(format!("---\n{}", render(self.output, item)?)),
+            _ => self.text(std::slice::from_ref(item), now),
+        };
+        Ok((String::new(), items.iter().map(row).collect::<Result<_, _>>()?))
+    }
+
+    /// What must differ for a row to be another one: what is shown of it, without ages and measured values.
+    pub fn compared(&self, item: &T) -> Vec<String> {
+        // At this time every age is the same.
+        let mut cells = item.cells(true, Timestamp(0));
+        match &self.style {
+            Style::Quiet => Vec::new(),
+            Style::Template(template) => vec![template.expand(item, &cells)],
+            Style::Table(templates) => {
+                templates.iter().map(|template| template.expand(item, &cells)).collect()
+            }
+            Style::Output | Style::JsonLines => {
+                let is_narrow = self.output == OutputFormat::Table && self.is_table();
+                for (cell, column) in cells.iter_mut().zip(T::COLUMNS) {
+                    if column.measured || (is_narrow && column.wide) {
+                        cell.clear();
+                    }
+                }
+                cells
+            }
+        }
     }
 
     fn text(&self, items: &[T], now: Timestamp) -> Result<String, CommandError> {

@@ -260,8 +260,8 @@ impl TableRow for BackgroundTaskRow {
         column("INTERVAL"),
         column("RUNNING"),
         column("LAST RUN"),
-        column("TOOK"),
-        column("RUNS"),
+        column("TOOK").measured(),
+        column("RUNS").measured(),
         column("FAILURES"),
         column("LAST ERROR"),
     ];

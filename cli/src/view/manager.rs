@@ -135,7 +135,7 @@ impl TableRow for ManagerView {
         column("AGE"),
         wide("DESIRED"),
         wide("MEMBER"),
-        wide("APPLIED"),
+        wide("APPLIED").measured(),
         wide("WARREN"),
         wide("NODE"),
         column("ID"),

@@ -7,7 +7,8 @@ use serde::Serialize;
 use warren_proto::convert::{availability, node_condition, node_role, node_status, read_field};
 use warren_proto::v1;
 use warren_types::{
-    Bytes, MilliCpu, NodeDescription, Resources, Taint, Timestamp, Violation, Violations, WireGuardKey,
+    Bytes, MilliCpu, NodeDescription, NodeStatus, Resources, Taint, Timestamp, Violation, Violations,
+    WireGuardKey,
 };
 
 use super::verification::VerificationView;
@@ -199,6 +200,10 @@ impl From<v1::NodeUsage> for NodeUsageView {
 }
 
 impl NodeView {
+    pub fn is_ready(&self) -> bool {
+        self.status == NodeStatus::Ready.as_str()
+    }
+
     /// Reasons of nodes that are down, with their names.
     pub fn down_reasons(nodes: &[Self]) -> BTreeMap<&str, Vec<&str>> {
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -232,11 +237,11 @@ impl TableRow for NodeView {
         column("TASKS"),
         column("CPU"),
         column("MEMORY"),
-        column("DISK"),
+        column("DISK").measured(),
         column("LABELS"),
         column("TAINTS"),
-        wide("CPU USED"),
-        wide("MEMORY USED"),
+        wide("CPU USED").measured(),
+        wide("MEMORY USED").measured(),
         wide("MANAGER"),
         wide("SUBNET"),
         wide("OS"),

@@ -257,6 +257,16 @@ impl TaskView {
         self.node_name() == node || (!node.is_empty() && id.starts_with(node))
     }
 
+    /// Its process runs, on a node that is not lost.
+    pub fn is_running(&self) -> bool {
+        self.effective_state().0 == TaskState::Running.as_str()
+    }
+
+    /// It should run.
+    pub fn is_desired(&self) -> bool {
+        self.desired == DesiredTaskState::Running.as_str()
+    }
+
     /// The task has ended or was removed.
     pub fn is_finished(&self) -> bool {
         self.removed || is_terminal(self.state)
@@ -298,7 +308,7 @@ pub fn ended_tasks_text(tasks: &[TaskView], now: Timestamp) -> String {
 
 impl TaskView {
     /// The reason for the state, and the time of the next attempt.
-    fn reason_text(&self, now: Timestamp) -> String {
+    pub fn reason_text(&self, now: Timestamp) -> String {
         let again = self.next_attempt.filter(|_| !is_terminal(self.state));
         let again = again.map(|at| format!("restarts in {}", until(at.0, now)));
         let placed = self.not_before.filter(|at| self.node_id.is_none() && at.0 > now);
@@ -328,8 +338,8 @@ impl TableRow for TaskView {
         wide("REVISION"),
         wide("IMAGE"),
         wide("HEALTH"),
-        wide("CPU"),
-        wide("MEMORY"),
+        wide("CPU").measured(),
+        wide("MEMORY").measured(),
         wide("ID"),
         column("REASON"),
     ];

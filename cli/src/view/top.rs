@@ -23,6 +23,15 @@ pub struct TaskUsageRow {
 }
 
 impl TaskUsageRow {
+    pub fn task(&self) -> &TaskView {
+        &self.task
+    }
+
+    /// CPU in thousandths of a core, and memory in bytes, if its node reported them.
+    pub fn measured(&self) -> Option<(u64, u64)> {
+        self.task.usage.as_ref().map(|usage| (usage.measured.cpu_milli, usage.measured.memory_bytes))
+    }
+
     /// Tasks that have not ended, busiest first; tasks without a report last.
     pub fn all(tasks: Vec<v1::Task>) -> Result<Vec<Self>, CommandError> {
         let mut views = Vec::new();

@@ -104,7 +104,7 @@ impl TableRow for VolumeView {
         column("DRIVER"),
         column("NODE"),
         column("USERS"),
-        column("SIZE"),
+        column("SIZE").measured(),
         column("AGE"),
         wide("OPTIONS"),
         wide("LABELS"),

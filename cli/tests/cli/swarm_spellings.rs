@@ -145,12 +145,27 @@ fn commands_of_other_tools_get_the_warren_command() {
     let person = CliUser::new();
     for (line, hint) in [
         ("compose up", "warren deploy -c compose.yaml STACK"),
-        ("swarm init", "warren manager init"),
-        ("service create --name web nginx:1.27", "service create NAME --image IMAGE"),
+        ("swarm leave", "warren manager init"),
+        ("run -it nginx sh", "warren run --detach --name NAME IMAGE"),
+        ("service create web nginx:1.27", "service create NAME --image IMAGE"),
     ] {
         let text = person.fails(2, &line.split(' ').collect::<Vec<_>>());
         assert!(text.contains(hint) && !text.contains("similar"), "{text}");
     }
+}
+
+#[test]
+fn commands_of_docker_are_run() {
+    let person = CliUser::new();
+    ok(&person, "service create --name web --env A=1 runs -g x");
+    ok(&person, "run -dp 8080:80 --name db -v data:/data runs -- -v");
+    let [web, db] = ["web", "db"].map(|name| inspect(&person, name)["spec"]["task"].take());
+    assert_eq!((&web["image"], &web["args"]), (&json!("runs"), &json!(["-g", "x"])));
+    assert_eq!((&db["args"], &db["restart"]["condition"]), (&json!(["-v"]), &json!("none")));
+    assert_eq!(db["mounts"][0]["target"], "/data");
+    let tasks = ok(&person, "ps -a --format {{.Name}}");
+    assert!(tasks.contains("web.1\n") && tasks.contains("db.1\n"), "{tasks}");
+    assert!(ok(&person, "exec --help").contains("Usage: warren task exec"));
 }
 
 #[test]

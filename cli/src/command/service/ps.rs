@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use warren_client::{Client, TaskFilter};
-use warren_daemon::printable;
 
 use super::fetch_service;
-use crate::args::{GlobalArgs, ListingArgs, OutputFormat};
+use crate::args::{GlobalArgs, ListingArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
-use crate::output::{self, Listing};
+use crate::output::{ListContent, Listing};
 use crate::task_output::last_lines;
 use crate::view::now;
 use crate::view::service::uncreated_summary;
 use crate::view::task::{TaskView, ended_tasks_text};
 use crate::wait::has_slot;
+use crate::watch;
 
 /// The newest ended tasks whose last lines are shown.
 const MAX_SHOWN_LOGS: usize = 20;
@@ -33,10 +33,21 @@ pub async fn run(
     let what = "tasks were not listed";
     let list = Listing::<TaskView>::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
+    watch::show(&list, &client, async || fetch(&client, &list, services, all, what).await).await
+}
+
+/// The tasks of services, by their names or ids.
+pub async fn fetch(
+    client: &Client,
+    list: &Listing<TaskView>,
+    services: &[String],
+    all: bool,
+    what: &str,
+) -> Result<ListContent<TaskView>, CommandError> {
     let (mut tasks, mut notes) = (Vec::new(), Vec::new());
     for service in services {
         // Fetched first, so that a missing service is an error.
-        let service = fetch_service(&client, service, what).await?;
+        let service = fetch_service(client, service, what).await?;
         if service.uncreated_tasks > 0 {
             let name = service.spec.as_ref().map(|spec| spec.name.as_str()).unwrap_or_default();
             notes.push(format!("{name}: {}", uncreated_summary(service.uncreated_tasks)));
@@ -53,16 +64,12 @@ pub async fn run(
         }
     }
     tasks.sort_by_cached_key(TaskView::sort_key);
-    let shows_lines = all && list.is_plain();
+    let shows_lines = all && list.is_plain() && !list.is_watched();
     if shows_lines {
-        add_last_lines(&client, &mut tasks).await;
+        add_last_lines(client, &mut tasks).await;
     }
-    let (now, is_table) = (now(), matches!(global.output, OutputFormat::Table | OutputFormat::Wide));
-    let below = if shows_lines && is_table { ended_tasks_text(&tasks, now) } else { String::new() };
-    list.print(tasks, now)?;
-    output::print(&below)?;
-    notes.iter().for_each(|note| eprintln!("{}", printable(note)));
-    Ok(())
+    let below = if shows_lines && list.is_table() { ended_tasks_text(&tasks, now()) } else { String::new() };
+    Ok(ListContent { items: tasks, below, notes })
 }
 
 /// Reads the last lines of the newest ended tasks.

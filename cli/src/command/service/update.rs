@@ -11,10 +11,10 @@ use crate::command::environment;
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
 use crate::output::{self, Listing};
-use crate::view::now;
 use crate::view::revision::RevisionView;
 use crate::view::service::ServiceView;
 use crate::wait::{ServiceGoal, WaitGoal, wait_all};
+use crate::watch;
 
 pub async fn run(global: &GlobalArgs, args: ServiceUpdateArgs) -> Result<(), CommandError> {
     let what = format!("service {} was not updated", args.service);
@@ -107,9 +107,11 @@ pub async fn history(global: &GlobalArgs, service: &str, listing: &ListingArgs) 
     let what = format!("the history of service {service} was not found");
     let list = Listing::new(global.output, listing, &what)?;
     let client = connect(global, &what).await?;
-    let revisions = client.services().history(service).await;
-    let revisions = revisions.map_err(|error| crate::failure::from_client(what, error))?;
-    list.print(RevisionView::all(revisions)?, now())
+    let fetch = async || {
+        let revisions = client.services().history(service).await;
+        RevisionView::all(revisions.map_err(|error| crate::failure::from_client(&what, error))?)
+    };
+    watch::show(&list, &client, fetch).await
 }
 
 /// Replaces the hint of a conflict.

@@ -19,6 +19,7 @@ mod heartbeats;
 mod images;
 mod joining;
 mod leaving;
+mod lists;
 mod log_engines;
 mod logs;
 mod managers;

@@ -105,6 +105,8 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --publish 127.0.0.1:80:80,mode=ingress", USAGE, "leave the address out, or give mode=host"),
     ("new --no-such-flag", USAGE, "--no-such-flag"),
     ("context use nobody", NOT_FOUND, "there is no context"),
+    ("run nginx", USAGE, "use `warren service create NAME --image IMAGE`, or `warren run --detach"),
+    ("top", USAGE, "needs a terminal"),
     ("new --registry-credential x", USAGE, "registry login"),
     ("new --sysctl vm.swappiness=1", USAGE, "vm.swappiness applies to the whole machine"),
     ("service create new --image UPPER/Bad:::tag", USAGE, "its path must be lower case"),

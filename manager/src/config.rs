@@ -35,6 +35,8 @@ pub struct ManagerConfig {
     pub log_engine: LogEngine,
     /// Vote although the log lacks acknowledged entries.
     pub is_data_loss_accepted: bool,
+    /// The unix socket of Docker's API; `None` serves none.
+    pub docker_socket: Option<PathBuf>,
 }
 
 /// The machine's own node in hybrid mode; it has the manager's name.

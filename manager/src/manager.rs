@@ -21,6 +21,7 @@ use warren_bootstrap::join;
 use warren_bootstrap::member_identity::{self, BootstrapPeer, MemberIdentity};
 use warren_control::{BackgroundTasks, Shutdown, SystemClock, system_random};
 use warren_core::Command;
+use warren_docker_api::server::DockerSocket;
 use warren_log::DataDir;
 use warren_peers::server::{PeerServer, PeerServerParts as PeerParts};
 use warren_peers::{PeerCredentials, Peers};
@@ -188,6 +189,7 @@ struct StartingManager {
     store: Store,
     peers: Peers,
     listeners: Listeners,
+    docker_socket: Option<DockerSocket>,
     address: SocketAddr,
     advertised: ManagerAddress,
     /// The address that it advertised at its last start.
@@ -236,7 +238,11 @@ async fn open(
     let now = SystemTime::now();
     let (keys, issued, identity) = load_identity(&dir, create, config.log_engine, now)?;
     let keys = Arc::new(keys);
-    let listeners = Listeners::bind(config.listen, &config.run_dir.join("warren.sock")).await?;
+    let local_socket = config.run_dir.join("warren.sock");
+    let listeners = Listeners::bind(config.listen, &local_socket).await?;
+    let docker_socket = config.docker_socket.as_ref();
+    let docker_socket = docker_socket.map(|path| DockerSocket::bind(path, &local_socket));
+    let docker_socket = docker_socket.transpose().map_err(ListenError::from)?;
     let address =
         listeners.address().map_err(|source| ListenError::Listen { address: config.listen, source })?;
     let advertised = config.advertise.resolve(address.port())?;
@@ -293,6 +299,7 @@ async fn open(
         store,
         peers,
         listeners,
+        docker_socket,
         address,
         advertised,
         previous_advertised: advertised_before,
@@ -365,6 +372,7 @@ fn serve(
         store,
         peers,
         listeners,
+        docker_socket,
         address,
         failure,
         ..
@@ -456,6 +464,9 @@ fn serve(
         request_metrics: metrics.requests.clone(),
     };
     listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
+    if let Some(socket) = docker_socket {
+        shutdown.spawn_cancellable("docker-socket", socket.serve());
+    }
     tracing::info!(%address, cluster = %keys.cluster, member = identity.member_id, "manager is serving");
     Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure })
 }

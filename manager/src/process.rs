@@ -30,7 +30,7 @@ use crate::manager::{Manager, ManagerFailure, ManagerStartError};
 
 pub use crate::advertise::AdvertiseAddress;
 pub use context::{keep_contexts_current, write_admin_context};
-pub use flags::ManagerFlags;
+pub use flags::{DockerSocketPath, ManagerFlags};
 pub use join::{JoinParams, ManagerJoinOutcome, join};
 pub use setup::{DEFAULT_LISTEN, ManagerSetup};
 
@@ -273,6 +273,7 @@ pub async fn start(
         node,
         log_engine: plan.log_engine,
         is_data_loss_accepted: plan.accept_data_loss,
+        docker_socket: plan.docker_socket.clone(),
     };
     let started = Manager::start(config, *begun == ManagerStartOutcome::Initialized).await;
     started.map_err(|error| start_failure(&error, &plan.data_dir))

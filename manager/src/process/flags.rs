@@ -1,6 +1,9 @@
 //! Flags of a manager.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
 use ipnet::Ipv4Net;
@@ -38,6 +41,12 @@ pub struct ManagerFlags {
     #[arg(long, env = "WARREN_LOG_ENGINE", value_name = "ENGINE")]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub log_engine: Option<LogEngine>,
+    /// Serve Docker's API for root on a unix socket, or none [default: none, or docker.sock in --run-dir without a
+    /// PATH]
+    #[arg(long, env = "WARREN_DOCKER_SOCKET", value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "docker.sock")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
+    pub docker_socket: Option<DockerSocketPath>,
     /// Vote although the local data is older than what this manager acknowledged; writes may be lost
     #[arg(long)]
     #[serde(skip)]
@@ -87,6 +96,7 @@ impl ManagerFlags {
             cluster_range: old.cluster_range,
             data_plane: old.data_plane,
             log_engine: old.log_engine,
+            docker_socket: self.docker_socket.or(old.docker_socket),
             accept_data_loss: self.accept_data_loss,
             name: self.name.or(old.name),
         })
@@ -110,6 +120,46 @@ impl ManagerFlags {
     }
 }
 
+/// Where Docker's API is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DockerSocketPath {
+    /// Nowhere.
+    None,
+    /// At this path; a relative one is in the directory of the node's sockets.
+    At(PathBuf),
+}
+
+impl DockerSocketPath {
+    /// The path of the socket; `None` if there is none.
+    pub(super) fn path(&self, run_dir: &Path) -> Option<PathBuf> {
+        match self {
+            Self::None => None,
+            Self::At(path) => Some(run_dir.join(path)),
+        }
+    }
+}
+
+impl FromStr for DockerSocketPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("give the path of a socket, or none".to_owned()),
+            "none" => Ok(Self::None),
+            path => Ok(Self::At(path.into())),
+        }
+    }
+}
+
+impl fmt::Display for DockerSocketPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::At(path) => path.display().fmt(f),
+        }
+    }
+}
+
 fn parse_range(text: &str) -> Result<Ipv4Net, String> {
     let net: Ipv4Net = text.parse().map_err(|_| "give an IPv4 range like 10.210.0.0/16".to_owned())?;
     match net == net.trunc() {
@@ -128,5 +178,14 @@ mod tests {
         let wrong = "has host bits set; the range is 10.210.0.0/16";
         assert_eq!(parse_range("10.210.0.1/16").unwrap_err(), wrong);
         assert!(parse_range("10.210.0.0").is_err() && parse_range("fd00::/8").is_err());
+    }
+
+    #[test]
+    fn docker_socket_is_beside_the_others() {
+        let path = |text: &str| text.parse::<DockerSocketPath>().unwrap().path(Path::new("/run/warren"));
+        assert_eq!(path("docker.sock"), Some("/run/warren/docker.sock".into()));
+        assert_eq!(path("/var/run/docker.sock"), Some("/var/run/docker.sock".into()));
+        assert_eq!(path("none"), None);
+        assert!("".parse::<DockerSocketPath>().is_err());
     }
 }

@@ -34,6 +34,8 @@ pub struct ManagerSetup {
     pub log_engine: LogEngine,
     /// Vote although the log lacks acknowledged entries.
     pub accept_data_loss: bool,
+    /// The unix socket of Docker's API; `None` serves none.
+    pub docker_socket: Option<PathBuf>,
     /// Address of the metrics endpoint.
     pub metrics_listen: MetricsListen,
     /// Name of this manager.
@@ -65,6 +67,7 @@ impl ManagerSetup {
         let log_engine = flags.log_engine.unwrap_or_default();
         let accept_data_loss = flags.accept_data_loss;
         let (run_dir, metrics_listen) = (reported.node.run_dir(), reported.node.metrics_listen());
+        let docker_socket = flags.docker_socket.as_ref().and_then(|socket| socket.path(&run_dir));
         Ok(Self {
             data_dir,
             run_dir,
@@ -75,6 +78,7 @@ impl ManagerSetup {
             data_plane: flags.data_plane.unwrap_or_default(),
             log_engine,
             accept_data_loss,
+            docker_socket,
             metrics_listen,
             name,
         })

@@ -17,7 +17,7 @@ pub fn encode_base64(bytes: &[u8]) -> String {
 }
 
 /// Decodes with padding; blanks and line breaks are skipped. `None` if it is not base64.
-pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     if !digits.len().is_multiple_of(4) {
         return None;

@@ -14,7 +14,7 @@ mod locate;
 mod reader;
 mod schema;
 
-pub use base64::encode_base64;
+pub use base64::{decode_base64, encode_base64};
 pub use documents::{DataSource, Documents, NamedObject, NodeDocument, SourceText};
 pub use format::{API_VERSION, DocumentKind, NetworkFields, NodeFields, SecretObjectFields, VolumeFields};
 pub use format::{document, service_document};

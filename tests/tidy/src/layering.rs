@@ -112,6 +112,7 @@ const OWNERS: [(&str, &[&str]); 11] = [
             "warren-client",
             "warren-manager",
             "warren-api",
+            "warren-docker-api",
             "warren-peers",
             "warren-session",
             "warren-store",

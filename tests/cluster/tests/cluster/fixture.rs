@@ -89,6 +89,7 @@ impl ManagerFixture {
             node: Some(LocalNode { description: description(), taints: Default::default() }),
             log_engine: self.engine,
             is_data_loss_accepted: false,
+            docker_socket: Some(self.docker_socket()),
         }
     }
 
@@ -136,6 +137,11 @@ impl ManagerFixture {
 
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("run/warren.sock")
+    }
+
+    /// The socket of Docker's API.
+    pub fn docker_socket(&self) -> PathBuf {
+        self.directory.path().join("run/docker.sock")
     }
 
     fn authority(&self) -> CertificateAuthority {

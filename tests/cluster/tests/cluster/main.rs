@@ -10,6 +10,7 @@ mod access;
 mod agents;
 mod bootstrap;
 mod dial;
+mod docker;
 mod encryption_at_rest;
 mod events;
 mod exec;

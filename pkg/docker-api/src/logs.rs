@@ -1,0 +1,190 @@
+//! `/services/ID/logs` and `/tasks/ID/logs`: lines as frames of Docker's multiplexed stream.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures::stream;
+use warren_client::{Client, LogOptions, LogStream, LogTarget};
+use warren_proto::v1;
+use warren_types::Timestamp;
+
+use crate::docker_error::DockerError;
+use crate::events::point_in_time;
+use crate::request::DockerRequest;
+use crate::response::{self, Answer, BodyError};
+use crate::tasks;
+
+/// Frames of two streams, each with a header of 8 bytes.
+const MULTIPLEXED: &str = "application/vnd.docker.multiplexed-stream";
+/// Plain bytes, of tasks with a terminal.
+const RAW: &str = "application/vnd.docker.raw-stream";
+/// Numbers of the streams in the headers of frames.
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+
+/// What a client wants to see of each line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LogFormat {
+    stdout: bool,
+    stderr: bool,
+    timestamps: bool,
+    /// Before the line, which service, node and task it is of.
+    details: bool,
+    is_raw: bool,
+}
+
+/// `GET /services/ID/logs`.
+pub async fn of_service(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let service = client.services().get(reference).await?;
+    let task = service.spec.and_then(|spec| spec.task);
+    let is_raw = task.is_some_and(|task| task.tty);
+    read(client, LogTarget::Service(service.id), is_raw, request).await
+}
+
+/// `GET /tasks/ID/logs`.
+pub async fn of_task(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let task = tasks::find(client, reference).await?;
+    let is_raw = task.spec.is_some_and(|spec| spec.tty);
+    read(client, LogTarget::Task(task.id), is_raw, request).await
+}
+
+async fn read(client: &Client, target: LogTarget, is_raw: bool, request: &DockerRequest) -> Answer {
+    let format = LogFormat {
+        stdout: request.flag("stdout"),
+        stderr: request.flag("stderr"),
+        timestamps: request.flag("timestamps"),
+        details: request.flag("details"),
+        is_raw,
+    };
+    if !format.stdout && !format.stderr {
+        return Err(DockerError::invalid("Bad parameters: you must choose at least one stream"));
+    }
+    let tail = match request.text("tail") {
+        None | Some("all") => None,
+        // As in Docker, what is no number is all.
+        Some(text) => text.parse().ok(),
+    };
+    // 0 is a time that was not set.
+    let since = request.text("since").map(|text| point_in_time("since", text)).transpose()?;
+    let since = since.filter(|since| *since != 0).map(Timestamp);
+    let options = LogOptions { follow: request.flag("follow"), tail, since, previous: false };
+    let lines = client.logs().read(target, options).await?;
+    let source = DockerLog { lines, format, client: client.clone(), nodes: BTreeMap::new() };
+    let frames = stream::unfold(Some(source), |source| async {
+        let mut source = source?;
+        match source.next().await {
+            Ok(Some(frame)) => Some((Ok(frame), Some(source))),
+            Ok(None) => None,
+            Err(error) => Some((Err(BodyError::other(error)), None)),
+        }
+    });
+    Ok(response::stream(if is_raw { RAW } else { MULTIPLEXED }, frames))
+}
+
+struct DockerLog {
+    lines: LogStream,
+    format: LogFormat,
+    client: Client,
+    /// Ids by name.
+    nodes: BTreeMap<String, String>,
+}
+
+impl DockerLog {
+    /// The next frame; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, warren_client::Error> {
+        loop {
+            let Some(entry) = self.lines.next().await? else { return Ok(None) };
+            if self.format.details && !self.nodes.contains_key(&entry.node_name) {
+                let nodes = self.client.nodes().list().await?;
+                self.nodes = nodes.into_iter().map(|node| (node.name, node.id)).collect();
+                // A removed node is known by its name only.
+                self.nodes.entry(entry.node_name.clone()).or_insert_with(|| entry.node_name.clone());
+            }
+            let node_id = self.nodes.get(&entry.node_name).map_or("", String::as_str);
+            if let Some(frame) = frame(&entry, node_id, self.format) {
+                return Ok(Some(frame));
+            }
+        }
+    }
+}
+
+/// A line as a frame; `None` if the client does not want its stream.
+fn frame(entry: &v1::LogEntry, node_id: &str, format: LogFormat) -> Option<Bytes> {
+    let (stream, at_ns, text, end) = match entry.entry.as_ref()? {
+        v1::log_entry::Entry::Line(line) => {
+            let stream = if line.stream() == v1::LogStream::Err { STDERR } else { STDOUT };
+            let end: &[u8] = if line.partial { b"" } else { b"\n" };
+            (stream, line.at_ns, line.text.clone(), end)
+        }
+        v1::log_entry::Entry::GapReason(reason) => {
+            (STDERR, 0, Bytes::from(format!("(lines are missing: {reason})")), &b"\n"[..])
+        }
+    };
+    let is_accepted = if stream == STDERR { format.stderr } else { format.stdout };
+    if !is_accepted {
+        return None;
+    }
+    let mut line = Vec::with_capacity(text.len() + 256);
+    if format.timestamps {
+        let seconds = Timestamp(at_ns / 1_000_000).to_string();
+        let text = format!("{}.{:09}Z ", seconds.trim_end_matches('Z'), at_ns % 1_000_000_000);
+        line.extend_from_slice(text.as_bytes());
+    }
+    if format.details {
+        let service = entry.task_id.split_once('-').map_or("", |(service, _)| service);
+        let task = tasks::docker_id(&entry.task_id);
+        let prefix = "com.docker.swarm";
+        let text =
+            format!("{prefix}.node.id={node_id},{prefix}.service.id={service},{prefix}.task.id={task} ");
+        line.extend_from_slice(text.as_bytes());
+    }
+    line.extend_from_slice(&text);
+    line.extend_from_slice(end);
+    if format.is_raw {
+        return Some(line.into());
+    }
+    let length = u32::try_from(line.len()).ok()?;
+    let mut frame = vec![stream, 0, 0, 0];
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.append(&mut line);
+    Some(frame.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: LogFormat =
+        LogFormat { stdout: true, stderr: true, timestamps: false, details: false, is_raw: false };
+
+    fn entry(stream: v1::LogStream, partial: bool) -> v1::LogEntry {
+        let line = v1::LogLine {
+            at_ns: 1_700_000_000_000_000_042,
+            stream: stream.into(),
+            text: Bytes::from_static(b"hello").into(),
+            partial,
+        };
+        v1::LogEntry {
+            task_id: "0000000000000000000000007-1".into(),
+            service_name: "web".into(),
+            slot: 1,
+            node_name: "n1".into(),
+            entry: Some(v1::log_entry::Entry::Line(line)),
+        }
+    }
+
+    #[test]
+    fn lines_are_frames() {
+        let frame = |stream, partial, format| frame(&entry(stream, partial), "node", format);
+        let (out, err) = (v1::LogStream::Out, v1::LogStream::Err);
+        assert_eq!(frame(out, false, PLAIN).unwrap()[..], *b"\x01\0\0\0\0\0\0\x06hello\n");
+        assert_eq!(frame(err, true, PLAIN).unwrap()[..], *b"\x02\0\0\0\0\0\0\x05hello");
+        assert_eq!(frame(err, false, LogFormat { stderr: false, ..PLAIN }), None);
+        assert_eq!(frame(out, false, LogFormat { is_raw: true, ..PLAIN }).unwrap()[..], *b"hello\n");
+        let all =
+            frame(out, false, LogFormat { timestamps: true, details: true, is_raw: true, ..PLAIN }).unwrap();
+        let expected = "2023-11-14T22:13:20.000000042Z com.docker.swarm.node.id=node,com.docker.swarm.service.id=\
+                        0000000000000000000000007,com.docker.swarm.task.id=0000010000000000000000000000007 hello\n";
+        assert_eq!(std::str::from_utf8(&all).unwrap(), expected);
+    }
+}

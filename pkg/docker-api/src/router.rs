@@ -1,0 +1,121 @@
+//! All paths of the API: those that are served, and those of Docker that Warren answers with a sentence.
+
+use hyper::{Method, StatusCode};
+use warren_client::Client;
+use warren_types::SecretObjectKind::{Config, Secret};
+
+use crate::docker_error::DockerError;
+use crate::request::DockerRequest;
+use crate::response::Answer;
+use crate::{events, logs, networks, nodes, secret_objects, services, swarm, system, tasks, volumes};
+
+/// Parts of Docker's API that are not served, with what to use.
+const UNSUPPORTED: [(&str, &str); 14] = [
+    ("auth", "logins are of the cluster: use `warren registry login`"),
+    (
+        "build",
+        "Warren builds no images: use `warren deploy --build`, or build elsewhere and push to a registry",
+    ),
+    ("commit", "containers are not made images: build the image from a file"),
+    ("configs", "there is no such operation on configs"),
+    (
+        "containers",
+        "containers are not served in this version: use `docker service ps`, `docker service logs`, or \
+                    `warren task ls|exec|cp`",
+    ),
+    (
+        "distribution",
+        "nodes ask the registries themselves: each task runs the digest that its image has when it is pulled",
+    ),
+    ("exec", "programs in containers are not served in this version: use `warren service exec`"),
+    ("grpc", "Warren builds no images: build elsewhere and push to a registry"),
+    ("images", "images are not served in this version: use `warren image ls|pull|import|copy|prune`"),
+    ("networks", "there is no such operation on networks: tasks are members by the spec of their service"),
+    ("plugins", "Warren has no plugins"),
+    ("session", "Warren builds no images: build elsewhere and push to a registry"),
+    (
+        "system",
+        "the usage of disks is not served in this version: use `warren volume ls` and `warren image ls`",
+    ),
+    ("volumes", "there is no such operation on volumes"),
+];
+
+/// Answers a request.
+pub async fn answer(client: &Client, request: &DockerRequest) -> Answer {
+    let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+    match (request.method.as_str(), path.as_slice()) {
+        ("GET" | "HEAD", ["_ping"]) => system::ping(client).await,
+        ("GET", ["version"]) => system::version(client).await,
+        ("GET", ["info"]) => system::info(client).await,
+        ("GET", ["events"]) => events::stream(client, request).await,
+        ("GET", ["swarm"]) => swarm::inspect(client).await,
+        ("POST", ["swarm", operation]) => swarm::refuse(operation),
+        ("GET", ["swarm", "unlockkey"]) => swarm::refuse("unlockkey"),
+
+        ("GET", ["nodes"]) => nodes::list(client, request).await,
+        ("GET", ["nodes", node]) => nodes::inspect(client, node).await,
+        ("DELETE", ["nodes", node]) => nodes::remove(client, node, request).await,
+        ("POST", ["nodes", node, "update"]) => nodes::update(client, node, request).await,
+
+        ("GET", ["services"]) => services::list(client, request).await,
+        ("POST", ["services", "create"]) => services::create(client, request).await,
+        ("GET", ["services", service]) => services::inspect(client, service).await,
+        ("DELETE", ["services", service]) => services::remove(client, service).await,
+        ("POST", ["services", service, "update"]) => services::update(client, service, request).await,
+        ("GET", ["services", service, "logs"]) => logs::of_service(client, service, request).await,
+
+        ("GET", ["tasks"]) => tasks::list(client, request).await,
+        ("GET", ["tasks", task]) => tasks::inspect(client, task).await,
+        ("GET", ["tasks", task, "logs"]) => logs::of_task(client, task, request).await,
+
+        (_, ["secrets", rest @ ..]) => secret_objects(client, Secret, rest, request).await,
+        (_, ["configs", rest @ ..]) => secret_objects(client, Config, rest, request).await,
+
+        ("GET", ["networks"]) => networks::list(client, request).await,
+        ("POST", ["networks", "create"]) => networks::create(client, request).await,
+        ("GET", ["networks", network]) => networks::inspect(client, network, request).await,
+        ("DELETE", ["networks", network]) => networks::remove(client, network).await,
+
+        ("GET", ["volumes"]) => volumes::list(client, request).await,
+        ("POST", ["volumes", "create"]) => volumes::create(client, request).await,
+        ("GET", ["volumes", volume]) => volumes::inspect(client, volume).await,
+        ("DELETE", ["volumes", volume]) => volumes::remove(client, volume).await,
+
+        // `docker inspect` looks for a name among objects of all kinds.
+        ("GET" | "HEAD", ["containers", name, "json"]) => {
+            Err(DockerError::not_found(format!("No such container: {name}")))
+        }
+        ("GET", ["images", name @ .., "json"]) if !name.is_empty() => {
+            Err(DockerError::not_found(format!("No such image: {}", name.join("/"))))
+        }
+        ("GET", ["plugins", name, "json"]) => {
+            Err(DockerError::not_found(format!("plugin {name:?} not found")))
+        }
+        ("GET", ["plugins"]) => crate::response::ok(&serde_json::json!([])),
+        _ => Err(not_served(&request.method, &path)),
+    }
+}
+
+async fn secret_objects(
+    client: &Client,
+    kind: warren_types::SecretObjectKind,
+    rest: &[&str],
+    request: &DockerRequest,
+) -> Answer {
+    match (request.method.as_str(), rest) {
+        ("GET", []) => secret_objects::list(client, kind, request).await,
+        ("POST", ["create"]) => secret_objects::create(client, kind, request).await,
+        ("GET", [name]) => secret_objects::inspect(client, kind, name).await,
+        ("DELETE", [name]) => secret_objects::remove(client, kind, name).await,
+        ("POST", [name, "update"]) => secret_objects::update(client, kind, name, request).await,
+        _ => Err(not_served(&request.method, &request.path)),
+    }
+}
+
+fn not_served(method: &Method, path: &[impl AsRef<str>]) -> DockerError {
+    let first = path.first().map_or("", AsRef::as_ref);
+    match UNSUPPORTED.iter().find(|(part, _)| *part == first) {
+        Some((_, message)) => DockerError::unsupported(message),
+        None => DockerError::new(StatusCode::NOT_FOUND, format!("page not found: {method} /{first}")),
+    }
+}

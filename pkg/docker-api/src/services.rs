@@ -1,0 +1,178 @@
+//! `/services`.
+
+use hyper::StatusCode;
+use rand::RngExt;
+use serde_json::{Value, json};
+use warren_client::{Client, NewVolume, VolumeListOptions};
+use warren_proto::convert::stored_service_spec;
+use warren_proto::v1;
+use warren_types::{Id, ServiceId, VolumeId};
+
+use crate::docker_error::DockerError;
+use crate::model;
+use crate::object_ids::ObjectIds;
+use crate::request::DockerRequest;
+use crate::response::{Answer, created, empty, joined, meta, ok, time};
+use crate::spec::{self, MountedVolume, ReceivedSpec};
+
+const FILTERS: [&str; 5] = ["id", "label", "mode", "name", "runtime"];
+
+/// `GET /services`.
+pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
+    let filters = request.filters(&FILTERS)?;
+    let (services, ids) = (client.services(), ObjectIds::read(client));
+    let (services, ids) = futures::try_join!(services.list(), ids)?;
+    let mut shown = Vec::new();
+    for service in &services {
+        let spec = service.spec.as_ref();
+        let is_global =
+            matches!(spec.and_then(|spec| spec.mode.as_ref()), Some(v1::service_spec::Mode::Global(_)));
+        let mode = if is_global { "global" } else { "replicated" };
+        let is_accepted = filters.id(&service.id)
+            && filters.name_prefix(spec.map_or("", |spec| &spec.name))
+            && filters.labels("label", |key| spec?.labels.get(key))
+            && filters.any("mode", |wanted| wanted == mode)
+            && filters.any("runtime", |runtime| runtime == "container");
+        if !is_accepted {
+            continue;
+        }
+        let mut one = json(service, &ids)?;
+        if request.flag("status") {
+            let (running, desired) = (service.running, service.desired_tasks);
+            let status = json!({"RunningTasks": running, "DesiredTasks": desired, "CompletedTasks": 0});
+            one = joined(one, json!({"ServiceStatus": status}));
+        }
+        shown.push(one);
+    }
+    ok(&shown.into())
+}
+
+/// `GET /services/ID`.
+pub async fn inspect(client: &Client, reference: &str) -> Answer {
+    let (services, ids) = (client.services(), ObjectIds::read(client));
+    let (service, ids) = futures::try_join!(services.get(reference), ids)?;
+    ok(&json(&service, &ids)?)
+}
+
+fn json(service: &v1::Service, ids: &ObjectIds) -> Result<Value, DockerError> {
+    let spec = stored_service_spec(service.spec.clone().unwrap_or_default())?;
+    let docker = spec::to_docker(&spec, ids);
+    let endpoint = docker.endpoint_spec.clone().unwrap_or_default();
+    let ports = endpoint.ports.clone().unwrap_or_default();
+    let shown = json!({
+        "ID": service.id,
+        "Spec": to_value(&docker),
+        "Endpoint": {"Spec": to_value(&endpoint), "Ports": to_value(&ports), "VirtualIPs": []},
+    });
+    let shown = joined(meta(service.version, service.created_at, service.updated_at), shown);
+    Ok(match update_status(service) {
+        Some(status) => joined(shown, json!({"UpdateStatus": status})),
+        None => shown,
+    })
+}
+
+/// A model as JSON.
+pub fn to_value(model: &impl serde::Serialize) -> Value {
+    serde_json::to_value(model).expect("the keys of a model are texts")
+}
+
+/// How far the last update is; `None` before the first one.
+fn update_status(service: &v1::Service) -> Option<Value> {
+    let rollout = service.rollout.as_ref().filter(|_| service.revision > 1)?;
+    let (state, is_over) = match rollout.state() {
+        v1::RolloutState::Unspecified => return None,
+        v1::RolloutState::Updating => ("updating", false),
+        v1::RolloutState::Completed => ("completed", true),
+        v1::RolloutState::Paused => ("paused", false),
+        v1::RolloutState::RollingBack => ("rollback_started", false),
+        v1::RolloutState::RolledBack => ("rollback_completed", true),
+        v1::RolloutState::RollbackPaused => ("rollback_paused", false),
+    };
+    let reasons = [&rollout.stop_reason, &rollout.rollback_reason, &rollout.waiting_reason];
+    let reason = reasons.into_iter().find(|reason| !reason.is_empty());
+    let message = reason.cloned().unwrap_or_else(|| state.replace('_', " "));
+    let started = time(service.updated_at);
+    let mut status = json!({"State": state, "StartedAt": started, "Message": message});
+    if is_over {
+        status = joined(status, json!({"CompletedAt": time(service.updated_at)}));
+    }
+    Some(status)
+}
+
+/// `POST /services/create`.
+pub async fn create(client: &Client, request: &DockerRequest) -> Answer {
+    let docker: model::ServiceSpec = request.json()?;
+    let ids = ObjectIds::read(client).await?;
+    let ReceivedSpec { spec, volumes, warnings, force: _ } = spec::from_docker(docker, &ids)?;
+    let warnings = with_login_warning(warnings, request);
+    create_volumes(client, volumes).await?;
+    let service = client.services().create(ServiceId(new_id()), &spec).await?;
+    created(&json!({"ID": service.id, "Warnings": warnings}))
+}
+
+/// `POST /services/ID/update`, also to the previous revision.
+pub async fn update(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let version = request.version()?;
+    match request.text("rollback") {
+        None => {}
+        Some("previous") => {
+            client.services().rollback(reference, None, Some(version)).await?;
+            return ok(&json!({"Warnings": null}));
+        }
+        Some(other) => {
+            let other: String = other.chars().take(64).collect();
+            let message = format!("invalid rollback option {other:?}: there is only previous");
+            return Err(DockerError::invalid(message));
+        }
+    }
+    let docker: model::ServiceSpec = request.json()?;
+    let (services, ids) = (client.services(), ObjectIds::read(client));
+    let (service, ids) = futures::try_join!(services.get(reference), ids)?;
+    // What Docker cannot say is kept as it is in this version of the service.
+    if service.version != version {
+        let message =
+            format!("update out of sequence: the service has version {}, not {version}", service.version);
+        return Err(DockerError::new(StatusCode::CONFLICT, message));
+    }
+    let before = stored_service_spec(service.spec.unwrap_or_default())?;
+    let ReceivedSpec { spec, volumes, warnings, force } = spec::updated(&before, docker, &ids)?;
+    let warnings = with_login_warning(warnings, request);
+    create_volumes(client, volumes).await?;
+    client.services().update(&service.id, &spec, Some(version), force).await?;
+    ok(&json!({"Warnings": warnings}))
+}
+
+/// `DELETE /services/ID`.
+pub async fn remove(client: &Client, reference: &str) -> Answer {
+    client.services().remove(reference, None, false).await?;
+    empty(StatusCode::OK)
+}
+
+fn with_login_warning(mut warnings: Vec<String>, request: &DockerRequest) -> Vec<String> {
+    if request.has_registry_auth {
+        let message = "the login of the request is not stored: nodes use those of `warren registry login`";
+        warnings.push(message.to_owned());
+    }
+    warnings
+}
+
+/// Creates the volumes that mounts describe and that do not exist, as a node of Docker does with the first task.
+async fn create_volumes(client: &Client, volumes: Vec<MountedVolume>) -> Result<(), DockerError> {
+    if volumes.is_empty() {
+        return Ok(());
+    }
+    let existing = client.volumes().list(VolumeListOptions::default()).await?;
+    let is_new = |volume: &MountedVolume| existing.iter().all(|existing| existing.name != volume.name);
+    for MountedVolume { name, driver, options, labels } in volumes.into_iter().filter(is_new) {
+        let name = name.parse().map_err(DockerError::invalid)?;
+        let (id, node) = (VolumeId(new_id()), String::new());
+        let volume = NewVolume { id, name, driver, options, labels, node, reuse: false };
+        client.volumes().create(volume).await?;
+    }
+    Ok(())
+}
+
+/// The id of a new object.
+pub fn new_id() -> Id {
+    Id(rand::rng().random())
+}

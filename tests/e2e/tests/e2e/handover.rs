@@ -230,6 +230,14 @@ fn selected_nodes_open_a_published_port() {
     cluster.ok("node update w2 --label-add edge=true");
     cluster.ok("node update w1 --label-rm edge");
     check(&cluster, [false, true]);
+    // An agent that is killed before has the view of before.
+    for worker in &cluster.workers {
+        eventually(SOON, "the cache of the agent", || {
+            let path = worker.data_dir().join("worker/network.json");
+            let cached = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+            if cached.contains("\"entryNodes\":[2]") { Ok(()) } else { Err(cached) }
+        });
+    }
     cluster.manager.kill();
     for worker in &mut cluster.workers {
         worker.kill();

@@ -60,15 +60,15 @@ pub use volume::{VolumeCommand, VolumeCreateArgs};
 
 /// Notes at the end of `--help`.
 const DOCKER_NOTES: &str = "\
-Commands of Docker that mean exactly a command of Warren are accepted: ps, run --detach --name, exec, logs, attach, cp, \
-restart, stats, images, pull, container ..., swarm init, swarm join, service create --name NAME IMAGE ARGS. Others say \
-what to use.";
+Commands of Docker that mean exactly a command of Warren are accepted: ps, run --detach --name, exec, logs, attach, \
+cp, restart, stats, images, pull, container ..., swarm init, swarm join, service create --name NAME IMAGE ARGS. \
+Others say what to use.";
 
 /// Notes at the end of `top --help`.
 const TOP_NOTES: &str = "\
-Keys: c, m, n and s sort the tasks by CPU, memory, name and state, and the same key again the other way round; / filters \
-them by name, node or state; the arrow keys choose a task, Enter shows its log, Esc closes it; q ends. Nodes measure \
-usage every five seconds. RESERVED is what services reserve of a node.";
+Keys: c, m, n and s sort the tasks by CPU, memory, name and state, and the same key again the other way round; / \
+filters them by name, node or state; the arrow keys choose a task, Enter shows its log, Esc closes it; q ends. Nodes \
+measure usage every five seconds. RESERVED is what services reserve of a node.";
 
 /// Run containers on a cluster of Linux machines
 #[derive(Debug, Parser)]

@@ -73,14 +73,15 @@ impl TopModel {
             log: None,
             warning: None,
         };
-        model.arrange();
+        model.arrange(0);
         model
     }
 
     /// Shows what was read since.
     pub fn renew(&mut self, picture: ClusterPicture) {
+        let before = self.chosen_position().unwrap_or_default();
         (self.picture, self.warning) = (picture, None);
-        self.arrange();
+        self.arrange(before);
     }
 
     /// Shows why nothing could be read.
@@ -104,9 +105,8 @@ impl TopModel {
         self.chosen = task.map(|position| self.picture.tasks[*position].task().id().to_owned());
     }
 
-    /// Selects and sorts the tasks. If the chosen task is gone, the one in its place is chosen.
-    fn arrange(&mut self) {
-        let before = self.chosen_position().unwrap_or_default();
+    /// Selects and sorts the tasks. If the chosen task is gone, the one at `position`, its place before, is chosen.
+    fn arrange(&mut self, position: usize) {
         let tasks = &self.picture.tasks;
         let filter = self.filter.to_lowercase();
         let is_shown = |row: &TaskUsageRow| {
@@ -129,7 +129,7 @@ impl TopModel {
             self.shown.reverse();
         }
         if self.chosen_position().is_none() {
-            self.choose(before);
+            self.choose(position);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `--watch` of every list: lists again when the cluster has changed. A terminal shows the table as it is now; otherwise
-//! the list is printed once, and then each row that is another one.
+//! `--watch` of every list: lists again when the cluster has changed. A terminal shows the table as it is now;
+//! otherwise the list is printed once, and then each row that is another one.
 
 mod screen;
 

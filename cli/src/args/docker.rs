@@ -1,5 +1,5 @@
-//! Command lines of Docker that mean exactly a command of Warren. They are written in its form before they are parsed, so
-//! their errors and their help are those of that command. All others are refused by [`super::unsupported`].
+//! Command lines of Docker that mean exactly a command of Warren. They are written in its form before they are parsed,
+//! so their errors and their help are those of that command. All others are refused by [`super::unsupported`].
 
 use clap::{Arg, Command};
 
@@ -166,10 +166,12 @@ fn service_create(
     image: &str,
     args: &[&str],
 ) -> Option<Vec<String>> {
-    let args = args.strip_prefix(&["--"]).unwrap_or(args);
-    if args.first().is_some_and(|word| word.starts_with('-') && known_flag(root, create, word).is_some()) {
-        return None;
-    }
+    let is_flag = |word: &&str| word.starts_with('-') && known_flag(root, create, word).is_some();
+    let args = match args {
+        ["--", args @ ..] => args,
+        [first, ..] if is_flag(first) => return None,
+        args => args,
+    };
     let words = ["service", "create"].into_iter().map(str::to_owned).chain(flags);
     let words = words.chain(["--image".to_owned(), image.to_owned()]);
     let separator = (!args.is_empty()).then(|| "--".to_owned());

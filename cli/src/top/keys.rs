@@ -33,6 +33,7 @@ impl TopModel {
     }
 
     fn edit_filter(&mut self, code: KeyCode) -> TopAction {
+        let at = self.chosen_position().unwrap_or_default();
         match code {
             KeyCode::Char(character) => self.filter.push(character),
             KeyCode::Backspace => drop(self.filter.pop()),
@@ -40,7 +41,7 @@ impl TopModel {
             KeyCode::Esc => (self.filter, self.is_filter_edited) = (String::new(), false),
             _ => {}
         }
-        self.arrange();
+        self.arrange(at);
         TopAction::Continue
     }
 
@@ -63,7 +64,7 @@ impl TopModel {
             KeyCode::Esc if self.log.take().is_some() => return TopAction::EndLog,
             KeyCode::Esc => {
                 self.filter.clear();
-                self.arrange();
+                self.arrange(at);
             }
             _ => {}
         }
@@ -72,9 +73,10 @@ impl TopModel {
 
     /// Sorts by that; the other way round if the order is that already.
     fn sort(&mut self, order: TaskOrder) {
+        let at = self.chosen_position().unwrap_or_default();
         self.is_reversed = self.order == order && !self.is_reversed;
         self.order = order;
-        self.arrange();
+        self.arrange(at);
     }
 
     /// Shows the log of the chosen task, or hides it.

@@ -105,6 +105,10 @@ fn json(node: &v1::Node, manager: Option<&v1::Manager>) -> Value {
 pub async fn update(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
     let (version, spec) = (request.version()?, request.json::<NodeSpec>()?);
     let node = client.nodes().get(reference).await?;
+    if node.version != version {
+        let message = format!("update out of sequence: the node has version {}, not {version}", node.version);
+        return Err(DockerError::new(StatusCode::CONFLICT, message));
+    }
     let NodeSpec { name, labels, role, availability } = spec;
     let labels = labels.unwrap_or_default();
     if name.is_some_and(|name| !name.is_empty() && name != node.name) {

@@ -14,8 +14,8 @@ use warren_proto::v1::stream_frame::Frame;
 use crate::fixture::ManagerFixture;
 use crate::worker::ScriptedWorker;
 
-/// A worker that runs what it is assigned, whose tasks have written one line each, and which has no volumes. It ends with
-/// the test.
+/// A worker that runs what it is assigned, whose tasks have written one line each, and which has no volumes. It ends
+/// with the test.
 async fn run_worker(world: &ManagerFixture) -> JoinHandle<()> {
     let mut worker = ScriptedWorker::dial(world).await;
     tokio::spawn(async move {

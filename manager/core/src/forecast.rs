@@ -1,6 +1,6 @@
 //! What a list of writes would do, without doing it: the writes are applied to a copy of the state, and the planners
-//! run on it as if every task started and stopped as it should. What nobody knows beforehand is not guessed: a task that
-//! fails, a node that is lost.
+//! run on it as if every task started and stopped as it should. What nobody knows beforehand is not guessed: a task
+//! that fails, a node that is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

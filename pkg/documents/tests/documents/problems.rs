@@ -88,9 +88,8 @@ fn wrong_values_are_named_with_their_position() {
 
 #[test]
 fn all_violations_of_a_spec_are_listed() {
-    let lines = "  task:\n    image: UPPER\n    workdir: x\n    env:\n    - {name: A, value: 1}\n    - {name: A, value: \
-                 2}\n  \
-                 ports:\n  - {containerPort: 0}\n";
+    let lines = "  task:\n    image: UPPER\n    workdir: x\n    env:\n    - {name: A, value: 1}\n    - {name: A, \
+                 value: 2}\n  ports:\n  - {containerPort: 0}\n";
     let found = read(&format!("{HEAD}{lines}")).unwrap_err();
     let positions: Vec<&str> = found.iter().map(|problem| problem.split(": ").nth(1).unwrap()).collect();
     assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use warren_dns::DnsSockets;
 use warren_network::{DirectRoutes, TaskKey};
 use warren_runtime::{ContainerId, NetworkMode};
-use warren_types::{DataPlane, DesiredTaskState, NetworkAttachment, TaskNetworkMode};
+use warren_types::{DataPlane, DesiredTaskState, NetworkAttachment, TaskNetworkMode, TaskState};
 
 use super::*;
 use crate::fixtures::{self, catalogue, network_view, task};

@@ -194,6 +194,11 @@ impl Inner {
                     ProcessState::Absent => self.release_process(&spec.id).await,
                     _ => return Ok(()),
                 },
+                CallError::Other if has_lost_layer(&message.rootfs) => {
+                    self.remove_snapshot(spec.id.as_str()).await?;
+                    let action = format!("create the file system of {}", spec.id);
+                    return Err(Error::Failed { action, reason: status.message().to_owned() });
+                }
                 CallError::Other if self.clear_bundle(&spec.id, status.message()).await => {}
                 _ => return Err(create_failed(spec, image, status)),
             }
@@ -266,6 +271,14 @@ async fn check_host(spec: &ContainerSpec) -> Result<Vec<DeviceNode>> {
 pub(super) async fn resolve_user(desired: RequestedUser, mounts: Vec<Mount>) -> Result<User> {
     let work = move || desired.resolve_in(&mounts);
     tokio::task::spawn_blocking(work).await.expect("reading two files does not panic")
+}
+
+/// Whether containerd lists the writable layer and its directory does not exist: containerd was killed while it
+/// created or cleaned up layers.
+fn has_lost_layer(mounts: &[Mount]) -> bool {
+    let mut options = mounts.iter().flat_map(|mount| &mount.options);
+    let layer = options.find_map(|option| option.strip_prefix("upperdir="));
+    layer.is_some_and(|layer| !Path::new(layer).exists())
 }
 
 fn create_failed(spec: &ContainerSpec, image: &ImageInfo, status: &Status) -> Error {

@@ -145,6 +145,25 @@ async fn retry_repairs_creation_after_containerd_kill() {
     world.assert_clean().await;
 }
 
+/// As after a kill of containerd between the creation of a layer and its clean-up of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_layer_is_created_again() {
+    let world = RuntimeFixture::start().await;
+    let spec = sleeper("lost");
+    run(&world.runtime, &spec).await;
+    world.runtime.signal(&spec.id, Signal::KILL).await.unwrap();
+    stopped(&world.runtime, &spec.id).await;
+    world.runtime.delete_process(&spec.id).await.unwrap();
+    let layers = world.containerd.dir().join("root/io.containerd.snapshotter.v1.overlayfs/snapshots");
+    let names = std::fs::read_dir(&layers).unwrap().map(|entry| entry.unwrap().file_name());
+    let newest = names.filter_map(|name| name.to_str()?.parse::<u64>().ok()).max().unwrap();
+    std::fs::remove_dir_all(layers.join(newest.to_string())).unwrap();
+    retry_transient("create", || world.runtime.ensure_created(&spec)).await;
+    world.runtime.start(&spec.id).await.unwrap();
+    end(&world.runtime, &spec).await;
+    world.assert_clean().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn abandoned_creation_leaves_no_shim() {
     let world = RuntimeFixture::start().await;

@@ -229,7 +229,10 @@ pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
 pub async fn rollout_completed(client: &Client, service: &str) {
     eventually_async(WAIT_DEADLINE, "the end of the rollout", || async {
         let rollout = client.services().get(service).await.unwrap().rollout.unwrap_or_default();
-        if rollout.state() == v1::RolloutState::Completed { Ok(()) } else { Err(format!("{rollout:?}")) }
+        match rollout.state() {
+            v1::RolloutState::Completed | v1::RolloutState::RolledBack => Ok(()),
+            _ => Err(format!("{rollout:?}")),
+        }
     })
     .await;
 }

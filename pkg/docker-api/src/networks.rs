@@ -12,7 +12,7 @@ use warren_types::{NetworkId, Violations};
 use crate::docker_error::DockerError;
 use crate::request::DockerRequest;
 use crate::response::{Answer, created, empty, ok, time};
-use crate::services::new_id;
+use crate::services::{new_id, remove_when_unused};
 
 const FILTERS: [&str; 7] = ["dangling", "driver", "id", "label", "name", "scope", "type"];
 /// What a service names instead of networks, as networks: clients look for them before they name them.
@@ -194,7 +194,7 @@ pub async fn remove(client: &Client, reference: &str) -> Answer {
         let message = format!("{reference} is a pre-defined network and cannot be removed");
         return Err(DockerError::new(StatusCode::FORBIDDEN, message));
     }
-    client.networks().remove(reference).await?;
+    remove_when_unused(client, move || async move { client.networks().remove(reference).await }).await?;
     empty(StatusCode::NO_CONTENT)
 }
 

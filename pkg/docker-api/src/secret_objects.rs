@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::docker_error::DockerError;
 use crate::request::DockerRequest;
 use crate::response::{Answer, created, empty, joined, meta, ok};
-use crate::services::new_id;
+use crate::services::{new_id, remove_when_unused};
 
 const FILTERS: [&str; 4] = ["id", "label", "name", "names"];
 /// The most bytes of a secret and of a config, as in Docker.
@@ -136,6 +136,7 @@ pub async fn update(
 
 /// `DELETE /secrets/ID` or `/configs/ID`.
 pub async fn remove(client: &Client, kind: SecretObjectKind, reference: &str) -> Answer {
-    client.secret_objects(kind).remove(reference).await?;
+    remove_when_unused(client, move || async move { client.secret_objects(kind).remove(reference).await })
+        .await?;
     empty(StatusCode::NO_CONTENT)
 }

@@ -1,8 +1,11 @@
 //! `/services`.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use rand::RngExt;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 use warren_client::{Client, NewVolume, VolumeListOptions};
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
@@ -175,4 +178,29 @@ async fn create_volumes(client: &Client, volumes: Vec<MountedVolume>) -> Result<
 /// The id of a new object.
 pub fn new_id() -> Id {
     Id(rand::rng().random())
+}
+
+/// How long the removal of an object waits for services that are being removed.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Between two attempts.
+const REMOVAL_PAUSE: Duration = Duration::from_millis(200);
+
+/// Removes an object that services use. Those that are being removed use it until their tasks have ended, while
+/// Docker's CLI removes a stack as if they were gone.
+pub async fn remove_when_unused<T, F>(client: &Client, remove: impl Fn() -> F) -> Result<T, DockerError>
+where
+    F: Future<Output = Result<T, warren_client::Error>>,
+{
+    let deadline = Instant::now() + REMOVAL_TIMEOUT;
+    loop {
+        let error = match remove().await {
+            Ok(removed) => return Ok(removed),
+            Err(error) => DockerError::from(error),
+        };
+        let is_used = error.status == StatusCode::CONFLICT && Instant::now() < deadline;
+        if !is_used || !client.services().list().await?.iter().any(|service| service.removing) {
+            return Err(error);
+        }
+        sleep(REMOVAL_PAUSE).await;
+    }
 }

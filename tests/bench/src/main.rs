@@ -3,12 +3,12 @@
 //! What has a peer is measured alternately with it in the same run, and the ratio is taken pair by pair, so
 //! that a noisy machine affects both. The targets are printed beside the figures; no figure fails the run.
 //! Run by `make bench`. Start reading at [`figures`]; `scheduling` measures the pure core, `commits` the log
-//! below the API, `snapshot` the cost of a snapshot for concurrent writers, `node` a real node on real
-//! containers, `stack` the deployment of a stack, `ingress` a port beside HAProxy, `dns` the DNS server, `worker` its agent with the parts `worker-many`, `worker-stops`, `worker-logs`,
-//! `worker-checks` and `worker-secrets`; `managers` several managers with simulated workers:
-//! `managers-commits`, `managers-failover`, `managers-deploy`, `managers-memory`, `managers-idle`,
-//! `managers-losses`, `managers-removal` and `managers-endpoints`. Arguments select the parts; for `quick` and
-//! `hybrid` see [`worker`].
+//! below the API, `snapshot` the cost of a snapshot for concurrent writers, `node` a real node on real containers,
+//! `stack` the deployment of a stack, `ingress` a port beside HAProxy, `dns` the DNS server, `worker` an agent with
+//! the parts `worker-many`, `worker-stops`, `worker-logs`, `worker-checks` and `worker-secrets`; `managers` several
+//! managers with simulated workers: `managers-commits`, `managers-failover`, `managers-deploy`, `managers-memory`,
+//! `managers-idle`, `managers-losses`, `managers-removal` and `managers-endpoints`. Arguments select the parts; for
+//! `quick` and `hybrid` see [`worker`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -36,7 +36,7 @@ pub async fn run(global: &GlobalArgs, args: EventsArgs) -> Result<(), CommandErr
                 Ok(())
             }
             EventMessage::Event(position, event) => {
-                print(&mut stdout, global.output, &EventView::new(position, event))
+                print(&mut stdout, global.output, &EventView::new(position, *event))
             }
         };
         match printed {

@@ -51,7 +51,7 @@ pub enum EventMessage {
     /// The first one: what the manager keeps.
     Begin(v1::EventsBegin),
     /// An event and its position.
-    Event(v1::EventPosition, v1::ClusterEvent),
+    Event(v1::EventPosition, Box<v1::ClusterEvent>),
 }
 
 /// Events in order, each once, across lost connections, restarts of managers and failover.
@@ -118,7 +118,7 @@ impl EventStream {
         self.position = position.or(self.position);
         match message? {
             Message::Begin(begin) => (!is_resumed).then_some(EventMessage::Begin(begin)),
-            Message::Event(event) => Some(EventMessage::Event(position.unwrap_or_default(), event)),
+            Message::Event(event) => Some(EventMessage::Event(position.unwrap_or_default(), Box::new(event))),
             Message::End(_) => {
                 self.is_over = true;
                 None

@@ -161,7 +161,7 @@ mod tests {
         let line = v1::LogLine {
             at_ns: 1_700_000_000_000_000_042,
             stream: stream.into(),
-            text: Bytes::from_static(b"hello").into(),
+            text: Bytes::from_static(b"hello"),
             partial,
         };
         v1::LogEntry {

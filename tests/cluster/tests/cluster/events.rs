@@ -21,7 +21,7 @@ async fn listed(
     while let Some(message) = events.next().await? {
         match message {
             EventMessage::Begin(first) => begin = first,
-            EventMessage::Event(position, event) => found.push((position.index, event)),
+            EventMessage::Event(position, event) => found.push((position.index, *event)),
         }
     }
     Ok((begin, found))

@@ -23,7 +23,7 @@ async fn until_created(events: &mut EventStream, name: &str, all: &mut Vec<Seen>
         let Some(message) = next.unwrap() else { panic!("the stream ended before {name}") };
         let EventMessage::Event(position, event) = message else { continue };
         let is_last = (event.kind.as_str(), event.name.as_str()) == ("service", name);
-        all.push(seen(position, event));
+        all.push(seen(position, *event));
         if is_last {
             return;
         }
@@ -65,7 +65,7 @@ async fn events_continue_at_another_manager_without_loss_or_repetition() {
         let mut found = Vec::new();
         while let Some(message) = events.next().await.unwrap() {
             let EventMessage::Event(position, event) = message else { continue };
-            found.push(seen(position, event));
+            found.push(seen(position, *event));
         }
         found.retain(|event| first <= event.0 && event.0 <= last);
         assert_eq!(found, all, "{}", host.name);

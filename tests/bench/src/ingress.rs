@@ -65,7 +65,7 @@ pub fn measure(figures: &mut BenchFigures) -> anyhow::Result<()> {
 /// HAProxy on a host of its own.
 fn start_proxy(host: &LabHost, manager: &LabNode, server: SocketAddr) -> anyhow::Result<ChildProcess> {
     let settings = format!(
-        "global\n  maxconn 10000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 60s\n  \
+        "global\n  maxconn 1000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 60s\n  \
          timeout server 60s\nlisten web\n  bind :{PROXY_PORT}\n  server web {server}\n"
     );
     let (path, log) = (manager.scratch().join("haproxy.cfg"), manager.scratch().join("haproxy.log"));

@@ -54,7 +54,8 @@ impl StandIn {
             .file("/www/index.html", PAGE, 0o644)
             .file("/etc/group", groups, 0o644)
             .file("/bin/check", check.clone(), 0o755)
-            .file("/bin/jenkins-cli", check, 0o755)
+            .file("/bin/jenkins-cli", check.clone(), 0o755)
+            .file("/bin/pg_isready", check, 0o755)
             .file("/bin/bash", "#!/bin/sh\nexec /bin/sh \"$@\"\n", 0o755)
             .file("/bin/stand-in", server.clone(), 0o755);
         for program in RUN_ONCE {
@@ -134,7 +135,11 @@ impl<'a> Example<'a> {
     /// Deploys the files of the example, with checks that the stand-ins answer.
     fn deploy(&self) {
         let mut changes = String::from("services:\n");
-        for (name, service) in &self.services {
+        let text = fs::read_to_string(self.directory.join("compose.yaml")).unwrap();
+        // Other files cannot change what a file includes.
+        let is_included =
+            |name: &str| text.starts_with("include:") && !text.contains(&format!("\n  {name}:"));
+        for (name, service) in self.services.iter().filter(|(name, _)| !is_included(name)) {
             let hardware =
                 MISSING_HERE.iter().filter(|(of, _)| of == name).map(|(_, change)| (*change).to_owned());
             let has_check = service["healthcheck"]["test"].is_array();

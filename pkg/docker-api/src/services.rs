@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::StatusCode;
 use rand::RngExt;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-use warren_client::{Client, NewVolume, VolumeListOptions};
+use tokio::time::{Instant, sleep, timeout};
+use warren_client::{Client, EventQuery, EventStart, NewVolume, VolumeListOptions};
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 use warren_types::{Id, ServiceId, VolumeId};
@@ -182,8 +182,8 @@ pub fn new_id() -> Id {
 
 /// How long the removal of an object waits for services that are being removed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two attempts.
-const REMOVAL_PAUSE: Duration = Duration::from_millis(200);
+/// The longest time between two attempts: an event may be missed.
+const REMOVAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Removes an object that services use. Those that are being removed use it until their tasks have ended, while
 /// Docker's CLI removes a stack as if they were gone.
@@ -192,6 +192,9 @@ where
     F: Future<Output = Result<T, warren_client::Error>>,
 {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
+    let kind = "service".to_owned();
+    let query = EventQuery { kind, follow: true, start: EventStart::New, ..EventQuery::default() };
+    let mut events = client.cluster().events(query);
     loop {
         let error = match remove().await {
             Ok(removed) => return Ok(removed),
@@ -201,6 +204,10 @@ where
         if !is_used || !client.services().list().await?.iter().any(|service| service.removing) {
             return Err(error);
         }
-        sleep(REMOVAL_PAUSE).await;
+        match timeout(REMOVAL_PAUSE, events.next()).await {
+            Ok(Ok(Some(_))) | Err(_) => {}
+            // There are no events now.
+            Ok(_) => sleep(REMOVAL_PAUSE).await,
+        }
     }
 }

@@ -38,13 +38,9 @@ pub struct ListAdditions {
     /// Run also on nodes with this taint; * tolerates all
     #[arg(long, value_name = "KEY[=VALUE][:EFFECT]|*")]
     pub toleration: Vec<TaintSelector>,
-    /// Spread tasks evenly over the values of a label of nodes; a further preference within each value
-    #[arg(
-        long,
-        visible_alias = "placement-pref",
-        alias = "placement-pref-add",
-        value_name = "spread=node.labels.KEY"
-    )]
+    /// Spread tasks evenly over the values of a label of nodes, node.labels.KEY or engine.labels.KEY; a further
+    /// preference within each value
+    #[arg(long, visible_alias = "placement-pref", alias = "placement-pref-add", value_name = "spread=LABEL")]
     pub prefer: Vec<PlacementPreference>,
     /// Publish a port or a range on every node, with mode=host on those that run tasks [host port: automatic,
     /// protocol: tcp]
@@ -239,7 +235,7 @@ pub struct ListRemovals {
     #[arg(long, value_name = "KEY[=VALUE][:EFFECT]|*")]
     pub toleration_rm: Vec<TaintSelector>,
     /// Remove a placement preference
-    #[arg(long, visible_alias = "placement-pref-rm", value_name = "spread=node.labels.KEY")]
+    #[arg(long, visible_alias = "placement-pref-rm", value_name = "spread=LABEL")]
     pub prefer_rm: Vec<PlacementPreference>,
     /// Unpublish a port, by its full mapping or its host port
     #[arg(long, value_name = "HOST|[IP:]HOST:CONTAINER", value_parser = value::unpublish)]

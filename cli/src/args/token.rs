@@ -33,6 +33,9 @@ pub struct TokenCreateArgs {
     /// Number of machines that may join [default: unlimited]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub uses: Option<u32>,
+    /// Set a label of each worker that joins with the token, for node.labels.KEY (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = value::label)]
+    pub label: Vec<(String, String)>,
     /// Print only the token
     #[arg(long, short)]
     pub quiet: bool,

@@ -135,8 +135,8 @@ async fn check_removed(
     if let Some(missing) = label_rm.iter().find(|key| !node.labels.contains_key(*key)) {
         return match node.engine_labels.contains_key(missing) {
             true => refused(
-                format!("label {missing} of its own"),
-                "its agent reports engine.labels of that key; restart the agent without --label",
+                format!("label {missing} of users, only engine.labels.{missing}, which its agent reports"),
+                "remove it from `label` in the node's data directory (node.toml), and restart its agent",
             ),
             false => refused(format!("label {missing}"), "see its labels with `warren node inspect`"),
         };

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use warren_client::TokenOptions;
-use warren_types::{Id, NodeRole, TokenId};
+use warren_types::{Id, NodeRole, TokenId, Violations, validate_token_labels};
 
+use super::unique_pairs;
 use crate::args::{GlobalArgs, ListingArgs, OutputFormat, TokenCommand, TokenCreateArgs};
 use crate::connect::connect;
 use crate::failure::CommandError;
@@ -14,7 +15,7 @@ use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: TokenCommand) -> Result<(), CommandError> {
     match command {
-        TokenCommand::Create(args) => create(global, &args).await,
+        TokenCommand::Create(args) => create(global, args).await,
         TokenCommand::Ls(listing) => ls(global, &listing).await,
         TokenCommand::Rm { tokens } => rm(global, &tokens).await,
     }
@@ -30,18 +31,24 @@ struct NewTokenView {
     stored: TokenView,
 }
 
-async fn create(global: &GlobalArgs, args: &TokenCreateArgs) -> Result<(), CommandError> {
-    let TokenCreateArgs { role, ttl, uses, quiet } = args;
+async fn create(global: &GlobalArgs, args: TokenCreateArgs) -> Result<(), CommandError> {
+    let TokenCreateArgs { role, ttl, uses, label, quiet } = args;
     let what = "no token was created";
+    let labels = unique_pairs("labels", label).and_then(|labels| {
+        let mut wrong = Violations::default();
+        validate_token_labels(role, &labels, &mut wrong);
+        wrong.into_result(labels)
+    });
+    let labels = labels.map_err(|fields| CommandError::invalid_fields(what, fields))?;
     let client = connect(global, what).await?;
-    let options = TokenOptions { role: *role, ttl: ttl.0, max_uses: *uses };
+    let options = TokenOptions { role, ttl: ttl.0, max_uses: uses, labels };
     // Chosen once: the server recognizes a repeated create by the id.
     let id = TokenId(Id(rand::random()));
     let made = client.tokens().create(id, &options).await;
     let made = made.map_err(|error| crate::failure::from_client(what, error))?;
     let stored = TokenView::try_from(made.token)?;
     let token = made.secret.reveal();
-    let join = join_command(*role, &client.address(), &token);
+    let join = join_command(role, &client.address(), &token);
     if matches!(global.output, OutputFormat::Table | OutputFormat::Wide) {
         if !quiet {
             eprintln!(

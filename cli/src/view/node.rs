@@ -297,6 +297,7 @@ impl ListedRow for NodeView {
         ("id", |it, id| it.id.starts_with(id)),
         ("label", |it, label| has_label(&it.labels, label)),
         ("node.label", |it, label| has_label(&it.labels, label)),
+        ("engine.label", |it, label| has_label(&it.engine_labels, label)),
         ("role", |it, role| it.role.eq_ignore_ascii_case(role)),
         ("status", |it, status| it.status.eq_ignore_ascii_case(status)),
         ("verification", |it, text| {

@@ -1,5 +1,7 @@
 //! A join token.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use warren_proto::convert::node_role;
 use warren_proto::v1;
@@ -7,7 +9,7 @@ use warren_types::{Timestamp, Violations};
 
 use super::{TimeView, age, invalid_response, short_id, until};
 use crate::failure::CommandError;
-use crate::output::{Column, FilterKey, ListedRow, TableRow, column, wide};
+use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, wide};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,18 +24,21 @@ pub struct TokenView {
     uses: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_uses: Option<u32>,
+    /// Of each node that joins with it for the first time.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
 }
 
 impl TryFrom<v1::Token> for TokenView {
     type Error = CommandError;
 
     fn try_from(wire: v1::Token) -> Result<Self, CommandError> {
-        let v1::Token { id, version, role, created_at, expires_at, uses, max_uses } = wire;
+        let v1::Token { id, version, role, created_at, expires_at, uses, max_uses, labels } = wire;
         let under =
             |wrong: Violations| Violations(wrong.0.into_iter().map(|v| v.with_parent("role")).collect());
         let role = node_role(role).map_err(under).map_err(invalid_response("the token"))?.as_str();
         let (created_at, expires_at) = (TimeView::new(created_at), expires_at.map(TimeView::new));
-        Ok(Self { id, version, role, created_at, expires_at, uses, max_uses })
+        Ok(Self { id, version, role, created_at, expires_at, uses, max_uses, labels })
     }
 }
 
@@ -61,25 +66,37 @@ impl TokenView {
 }
 
 impl TableRow for TokenView {
-    const COLUMNS: &'static [Column] =
-        &[column("ID"), column("ROLE"), column("USES"), column("EXPIRES"), column("AGE"), wide("VERSION")];
+    const COLUMNS: &'static [Column] = &[
+        column("ID"),
+        column("ROLE"),
+        column("USES"),
+        column("EXPIRES"),
+        column("AGE"),
+        column("LABELS"),
+        wide("VERSION"),
+    ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
         let most = self.max_uses.map_or_else(|| "any".to_owned(), |most| most.to_string());
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         vec![
             if wide { self.id.clone() } else { short_id(&self.id) },
             self.role.to_owned(),
             format!("{}/{most}", self.uses),
             self.expires(now),
             age(self.created_at.0, now),
+            labels.join(","),
             self.version.to_string(),
         ]
     }
 }
 
 impl ListedRow for TokenView {
-    const FILTERS: &'static [FilterKey<Self>] =
-        &[("id", |it, id| it.id.starts_with(id)), ("role", |it, role| it.role == role)];
+    const FILTERS: &'static [FilterKey<Self>] = &[
+        ("id", |it, id| it.id.starts_with(id)),
+        ("role", |it, role| it.role == role),
+        ("label", |it, label| has_label(&it.labels, label)),
+    ];
 
     fn key(&self) -> String {
         self.id.clone()
@@ -101,6 +118,7 @@ mod tests {
             expires_at,
             uses: 2,
             max_uses,
+            labels: max_uses.map(|_| ("zone".to_owned(), "b".to_owned())).into_iter().collect(),
         };
         TokenView::try_from(wire).unwrap()
     }
@@ -109,10 +127,10 @@ mod tests {
     fn tokens_show_ttl_and_uses() {
         let tokens = [view(Some(86_401_000), Some(3)), view(None, None), view(Some(3000), Some(1))];
         insta::assert_snapshot!(table_text_of(&tokens, false, Timestamp(5000)), @r"
-        ID           ROLE     USES    EXPIRES   AGE
-        3k2v9x0000   worker   2/3     in 23h    4s
+        ID           ROLE     USES    EXPIRES   AGE   LABELS
+        3k2v9x0000   worker   2/3     in 23h    4s    zone=b
         3k2v9x0000   worker   2/any   never     4s
-        3k2v9x0000   worker   2/1     2s ago    4s
+        3k2v9x0000   worker   2/1     2s ago    4s    zone=b
         ");
         assert_eq!(tokens[0].validity_text(Timestamp(1000)), "for 3 machines, within 24h");
         assert_eq!(tokens[1].validity_text(Timestamp(1000)), "for any number of machines, without end");
@@ -124,6 +142,8 @@ mod tests {
         expiresAt: "1970-01-02T00:00:01.000Z"
         uses: 2
         maxUses: 3
+        labels:
+          zone: b
         "#);
     }
 }

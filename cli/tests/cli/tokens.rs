@@ -7,7 +7,8 @@ use crate::user::CliUser;
 #[test]
 fn a_token_is_shown_once_and_its_hash_is_sent() {
     let person = CliUser::new();
-    let ran = person.warren(&["token", "create", "--role=worker", "--ttl=24h", "--uses=3"]);
+    let given = ["--role=worker", "--ttl=24h", "--uses=3", "--label=zone=b", "--label=pci=true"];
+    let ran = person.warren(&[&["token", "create"], &given[..]].concat());
     assert_eq!(ran.code, 0, "{ran:?}");
     let text = ran.stdout.trim();
     let token = warren_security::JoinToken::parse(text).unwrap();
@@ -18,6 +19,8 @@ fn a_token_is_shown_once_and_its_hash_is_sent() {
 
     let shown: Value = serde_json::from_str(&person.ok(&["token", "ls", "-o", "json"])).unwrap();
     assert_eq!((&shown[0]["role"], &shown[0]["maxUses"]), (&"worker".into(), &3.into()));
+    assert_eq!(shown[0]["labels"], serde_json::json!({"pci": "true", "zone": "b"}));
+    assert!(person.ok(&["token", "ls", "--filter", "label=zone=b"]).contains("pci=true,zone=b"));
     assert!(!shown.to_string().contains(text), "{shown}");
     let id = shown[0]["id"].as_str().unwrap();
     assert_eq!(person.ok(&["token", "rm", &id[..6]]), format!("{id}\n"));
@@ -54,7 +57,8 @@ fn invalid_token_options_are_refused() {
     let person = CliUser::new();
     let output = person.fails(2, &["token", "create", "--role=admin"]);
     assert!(output.contains("admin is not supported by this version; worker and manager are"), "{output}");
-    for wrong in ["--role=x", "--ttl=0s", "--ttl=x", "--uses=0", "--uses=-1"] {
+    for wrong in ["--role=x", "--ttl=0s", "--ttl=x", "--uses=0", "--uses=-1", "--label=zone", "--label=a b=c"]
+    {
         person.fails(2, &["token", "create", wrong]);
     }
     assert!(person.manager.hashes().is_empty());

@@ -110,6 +110,7 @@ mod tests {
                 hash,
                 expires_at: None,
                 max_uses: None,
+                labels: Default::default(),
                 at: AT,
             },
             join(2, 2),

@@ -439,6 +439,7 @@ async fn token_and_manager_writes_return_own_object() {
         hash: hash.clone().into(),
         ttl_ms: 60_000,
         max_uses: None,
+        labels: Default::default(),
     };
     let gone = || [Command::RemoveToken { id: TokenId(Id(7)), at: AT }];
     let made = Tokens::create(&world.api, Request::new(create())).await.unwrap().into_inner();
@@ -475,6 +476,7 @@ async fn repeated_manager_removal_succeeds() {
         hash,
         expires_at: None,
         max_uses: None,
+        labels: Default::default(),
         at: AT,
     };
     let join =

@@ -1,5 +1,6 @@
 //! Join tokens: create, list, remove. The manager receives and stores only their hashes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
@@ -7,7 +8,7 @@ use warren_core::Command;
 use warren_proto::convert::node_role;
 use warren_proto::v1::{self, tokens_server};
 use warren_store::problem::status_of;
-use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations};
+use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations, validate_token_labels};
 
 use super::Api;
 use super::authorization::caller_name;
@@ -24,6 +25,7 @@ struct TokenRequest {
     /// Milliseconds; `None`: the token never expires.
     ttl: Option<u64>,
     max_uses: Option<u32>,
+    labels: BTreeMap<String, String>,
 }
 
 impl TokenRequest {
@@ -41,8 +43,11 @@ impl TokenRequest {
         if request.max_uses == Some(0) {
             wrong.add("maxUses", "0 uses are not allowed; leave it out for unlimited uses");
         }
+        let labels = request.labels.clone();
+        validate_token_labels(role.unwrap_or(NodeRole::Worker), &labels, &mut wrong);
         let ttl = (request.ttl_ms > 0).then_some(request.ttl_ms);
-        let parsed = || Some(Self { id: id?, role: role?, hash: hash?, ttl, max_uses: request.max_uses });
+        let max_uses = request.max_uses;
+        let parsed = || Some(Self { id: id?, role: role?, hash: hash?, ttl, max_uses, labels });
         let parsed = parsed();
         let parsed = wrong.into_result(parsed)?;
         Ok(parsed.expect("missing fields are violations"))
@@ -58,6 +63,7 @@ fn show(token: &Token) -> v1::Token {
         expires_at: token.expires_at.map(|at| at.0),
         uses: token.uses,
         max_uses: token.max_uses,
+        labels: token.labels.clone(),
     }
 }
 
@@ -66,10 +72,10 @@ impl tokens_server::Tokens for Api {
     async fn create(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Token>, Status> {
         let caller = caller_name(&request);
         let parsed = TokenRequest::parse(request.get_ref()).map_err(status_of)?;
-        let TokenRequest { id, role, hash, ttl, max_uses } = parsed;
+        let TokenRequest { id, role, hash, ttl, max_uses, labels } = parsed;
         let at = self.clock.now();
         let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
-        let command = Command::CreateToken { id, role, hash, expires_at, max_uses, at };
+        let command = Command::CreateToken { id, role, hash, expires_at, max_uses, labels, at };
         let token: Arc<Token> = self.write(command).await?;
         tracing::info!(%caller, token = %id, role = role.as_str(), "token created");
         Ok(Response::new(show(&token)))
@@ -110,6 +116,7 @@ mod tests {
             hash: vec![7; 32].into(),
             ttl_ms: 1000,
             max_uses: Some(1),
+            labels: [("zone".to_owned(), "b".to_owned())].into(),
         };
         assert_eq!(TokenRequest::parse(&good).unwrap().ttl, Some(1000));
         let forever = TokenRequest::parse(&v1::CreateTokenRequest { ttl_ms: 0, ..good.clone() });
@@ -120,11 +127,15 @@ mod tests {
             hash: vec![7; 31].into(),
             ttl_ms: u64::MAX,
             max_uses: Some(0),
+            labels: [("a b".to_owned(), String::new())].into(),
         };
         let wrong = TokenRequest::parse(&wrong).err().unwrap().0;
         let paths: Vec<&str> = wrong.iter().map(|violation| violation.path.as_str()).collect();
-        assert_eq!(paths, ["id", "role", "hash", "ttlMs", "maxUses"]);
+        assert_eq!(paths, ["id", "role", "hash", "ttlMs", "maxUses", "labels[\"a b\"]"]);
         let manager = v1::CreateTokenRequest { role: v1::NodeRole::Manager.into(), ..good };
+        let labelled = TokenRequest::parse(&manager).err().unwrap().0;
+        assert!(labelled[0].message.starts_with("only workers get labels from a token"), "{labelled:?}");
+        let manager = v1::CreateTokenRequest { labels: BTreeMap::new(), ..manager };
         assert_eq!(TokenRequest::parse(&manager).unwrap().role, NodeRole::Manager);
     }
 }

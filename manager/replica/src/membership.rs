@@ -120,6 +120,7 @@ mod tests {
                 hash,
                 expires_at: None,
                 max_uses: None,
+                labels: Default::default(),
                 at: AT,
             },
             join(12, 2),

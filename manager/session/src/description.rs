@@ -3,7 +3,7 @@
 use tonic::Status;
 use warren_proto::v1;
 use warren_store::problem::status_of;
-use warren_types::spec::validate_labels;
+use warren_types::spec::validate_engine_labels;
 use warren_types::{NodeDescription, Violation, Violations};
 
 /// Longest text in a node's description, in bytes.
@@ -12,7 +12,7 @@ const MAX_TEXT: usize = 256;
 /// Parses a description; the paths of violations begin with `description`.
 ///
 /// # Errors
-/// `InvalidArgument`: the description is missing, a text is too long, or a label is invalid.
+/// `InvalidArgument`: the description is missing, a text is too long, a label is invalid, or there are too many.
 pub fn parse(wire: Option<v1::NodeDescription>) -> Result<NodeDescription, Status> {
     let wire = wire.ok_or_else(|| status_of(Violation::new("description", "is missing")))?;
     let mut wrong = Violations::default();
@@ -35,7 +35,7 @@ pub fn parse(wire: Option<v1::NodeDescription>) -> Result<NodeDescription, Statu
         }
     }
     let mut inner = Violations::default();
-    validate_labels(labels, &mut inner);
+    validate_engine_labels(labels, &mut inner);
     wrong.nest("description", inner);
     wrong.into_result(()).map_err(status_of)?;
     Ok(description)
@@ -69,5 +69,12 @@ mod tests {
         let labels = [("no key".to_owned(), String::new())].into();
         let violations = parse(Some(v1::NodeDescription { labels, ..valid_description() })).unwrap_err();
         assert!(Problem::from(&violations).violations.0[0].path.starts_with("description.labels"));
+        let labels = |count: usize, size: usize| -> std::collections::BTreeMap<String, String> {
+            (0..count).map(|number| (format!("l{number:02}"), "x".repeat(size))).collect()
+        };
+        let with = |labels| Some(v1::NodeDescription { labels, ..valid_description() });
+        assert!(parse(with(labels(64, 125))).is_ok(), "8 KiB");
+        assert_rejected(with(labels(65, 0)), &["description.labels"]);
+        assert_rejected(with(labels(64, 126)), &["description.labels"]);
     }
 }

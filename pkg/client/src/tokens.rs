@@ -1,5 +1,6 @@
 //! Calls for join tokens. The secret is generated here and never sent: the cluster stores its hash.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream::Stream;
@@ -20,7 +21,7 @@ use crate::{JoinToken, pages};
 pub struct TokenApi<'a>(&'a Client);
 
 /// Options of a new token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenOptions {
     /// Role of the joining machine.
     pub role: NodeRole,
@@ -28,6 +29,8 @@ pub struct TokenOptions {
     pub ttl: Option<Duration>,
     /// Number of machines that may join; `None` is unlimited.
     pub max_uses: Option<u32>,
+    /// Labels of each node that joins with it for the first time; empty for managers.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A new token.
@@ -63,6 +66,7 @@ impl TokenApi<'_> {
             // At least 1, since 0 means unlimited.
             ttl_ms: options.ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
             max_uses: options.max_uses,
+            labels: options.labels.clone(),
         };
         let call = |channel, request| async move { Self::client(channel).create(request).await };
         Ok(NewToken { token: self.0.writing().unary(message, call).await?, secret })

@@ -76,7 +76,7 @@ pub use spec::{
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
-pub use token::{Token, TokenHash};
+pub use token::{Token, TokenHash, validate_token_labels};
 pub use verification::{
     BuiltInCheck, CheckProgram, NodeCheck, NodeCheckOutcome, NodeCheckResult, NodeVerification,
     VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState, unverified_taint,

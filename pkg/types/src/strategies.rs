@@ -369,13 +369,16 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
         };
         ports.into_iter().map(port).collect()
     });
-    let constraint =
-        "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.][a-z]{1,4} (in|notin) [(]a,b[)]|labels[.]x exists)"
-            .prop_map(|text| text.parse().unwrap());
+    let constraint = "node[.]((name|arch) (==|!=) [a-z]{1,4}|labels[.]x exists)|\
+        (node|engine)[.]labels[.][a-z]{1,4} (in|notin) [(]a,b[)]"
+        .prop_map(|text| text.parse().unwrap());
     let later = between(Duration::ZERO, MAX_DISCONNECT_TIME);
     let toleration = "[*]|[a-c](=[xy]?)?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
         .prop_map(|text| text.parse().unwrap());
-    let preferences = select(vec![vec![], vec!["zone"], vec!["zone", "rack"]]);
+    let preference = |text: &str| text.parse::<PlacementPreference>().unwrap();
+    let spread =
+        ["spread=node.labels.zone", "spread=engine.labels.zone", "spread=node.labels.rack"].map(preference);
+    let preferences = (0..=spread.len()).prop_map(move |most| spread[..most].to_vec());
     let rules = (vec(constraint.clone(), 0..3), vec(toleration, 0..3), preferences);
     let ports = (ports, vec(constraint, 0..3));
     let placed = (rules, option::of(1..=u32::MAX), later, select(EndpointMode::ALL.to_vec()));
@@ -401,8 +404,7 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
             let max_per_node = most.filter(|_| mode != ServiceMode::Global);
             let tolerations: BTreeSet<TaintSelector> = tolerations.into_iter().collect();
             let tolerations = tolerations.into_iter().collect();
-            let preferences = preferences.into_iter().filter(|_| mode != ServiceMode::Global);
-            let preferences = preferences.map(|key| PlacementPreference::Spread(key.into())).collect();
+            let preferences = if mode == ServiceMode::Global { Vec::new() } else { preferences };
             let placement = Placement { constraints, tolerations, max_per_node, preferences };
             let waits_for_node = mode == ServiceMode::Global && per.is_none();
             let replace_after = if waits_for_node { Duration::ZERO } else { later };

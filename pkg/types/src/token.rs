@@ -1,8 +1,10 @@
 //! Join tokens.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{NodeRole, Timestamp, TokenId};
+use crate::spec::validate_labels;
+use crate::{NodeRole, Timestamp, TokenId, Violations};
 
 /// The stored form of a token's secret: its SHA-256. The secret is random and long, so a slow hash is not
 /// needed.
@@ -12,6 +14,17 @@ pub struct TokenHash(pub [u8; 32]);
 impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TokenHash(..)")
+    }
+}
+
+/// Adds what is wrong with the labels of a token; paths begin with `labels`. A manager joins as a member, and its node is
+/// registered later without the token, so a token for managers has none.
+pub fn validate_token_labels(role: NodeRole, labels: &BTreeMap<String, String>, wrong: &mut Violations) {
+    validate_labels(labels, wrong);
+    if role == NodeRole::Manager && !labels.is_empty() {
+        let message =
+            "only workers get labels from a token; use `warren node update --label-add` for a manager's node";
+        wrong.add("labels", message);
     }
 }
 
@@ -34,6 +47,8 @@ pub struct Token {
     pub uses: u32,
     /// How many hosts may join with it; `None` for no limit.
     pub max_uses: Option<u32>,
+    /// Labels that each new node gets when it joins with it; empty for managers.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Token {

@@ -25,7 +25,7 @@ wire_structs! {
     RolloutFailure as RolloutFailure { revision, task_id: task, slot, reason, at, outcome };
     RolloutRecord as StoredRollout { good_revision, is_rollback: kind, resumed_at, updated, updated_at, failures };
     SecretObject as StoredSecretObject { id, kind, name, version, created_at, updated_at, labels, versions };
-    Token as StoredToken { id, version, role, hash, created_at, expires_at, uses, max_uses };
+    Token as StoredToken { id, version, role, hash, created_at, expires_at, uses, max_uses, labels };
 }
 
 impl WireForm<v1::StoredSealedData> for SealedData {

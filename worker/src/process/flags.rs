@@ -14,9 +14,10 @@ use warren_image::RegistrySettings;
 use warren_network::PortRange;
 use warren_types::name::is_label_key;
 use warren_types::quantity::ParseQuantityError;
-use warren_types::spec::{LABEL_FORMAT, validate_taints};
+use warren_types::spec::{LABEL_FORMAT, validate_engine_labels, validate_taints};
 use warren_types::{Bytes, MilliCpu, NodeName, Taint, Violations};
 
+use super::NOT_STARTED;
 use crate::network::NetworkOptions;
 use crate::network::data_address::parse_data_address;
 
@@ -74,7 +75,7 @@ pub struct WorkerFlags {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_port: Vec<PortRangeArg>,
     /// Report a label of the node, for constraints on engine.labels.KEY (repeatable). For node.labels.KEY use
-    /// `warren node update --label-add`
+    /// `warren token create --label` or `warren node update --label-add`
     #[arg(long, env = "WARREN_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub label: Vec<LabelArg>,
@@ -143,6 +144,16 @@ impl WorkerFlags {
             wireguard_port: self.wireguard_port.unwrap_or(defaults.wireguard_port),
             allowed_ports: self.allow_port.iter().map(|PortRangeArg(range)| *range).collect(),
         }
+    }
+
+    /// Checks what managers would reject with every session.
+    ///
+    /// # Errors
+    /// The labels are too many or too large.
+    pub(super) fn check_labels(&self) -> Result<(), CommandError> {
+        let mut wrong = Violations::default();
+        validate_engine_labels(&self.labels(), &mut wrong);
+        wrong.into_result(()).map_err(|wrong| CommandError::invalid_fields(NOT_STARTED, wrong))
     }
 
     /// The labels by key; the last one with the same key wins.
@@ -271,6 +282,9 @@ mod tests {
         for bad in ["zone", "=a", "a b=c"] {
             assert!(bad.parse::<LabelArg>().is_err(), "{bad}");
         }
+        let label = (0..65).map(|number| format!("l{number}=").parse().unwrap()).collect();
+        let flags = WorkerFlags { label, ..WorkerFlags::default() };
+        assert!(flags.check_labels().is_err() && WorkerFlags::default().check_labels().is_ok());
     }
 
     #[derive(Debug, clap::Parser)]

@@ -58,6 +58,7 @@ fn backend_config(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> Backe
 /// # Errors
 /// A requirement is missing.
 pub async fn check(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> Result<(), CommandError> {
+    flags.check_labels()?;
     let config = backend_config(data_dir, run_dir, flags);
     HostBackends::check(&config).await.map_err(|error| failed(NOT_STARTED, &error, ""))
 }
@@ -86,6 +87,7 @@ pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
         HostBackends::open(&BackendConfig { cgroup_parent, ..backend_config(&data_dir, &run_dir, &flags) })
             .await;
     let backends = backends.map_err(|error| failed(NOT_STARTED, &error, ""))?;
+    flags.check_labels()?;
     let labels = flags.labels();
     let config = WorkerConfig {
         data_dir,

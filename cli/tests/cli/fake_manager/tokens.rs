@@ -8,12 +8,13 @@ use super::{FakeApi, missing};
 #[tonic::async_trait]
 impl v1::tokens_server::Tokens for FakeApi {
     async fn create(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Token>, Status> {
-        let v1::CreateTokenRequest { id, role, hash, ttl_ms, max_uses } = request.into_inner();
+        let v1::CreateTokenRequest { id, role, hash, ttl_ms, max_uses, labels } = request.into_inner();
         let mut state = self.0.lock().unwrap();
         // A clock of its own: it is the year 2100 there.
         let created_at = 4_107_542_400_000;
         let expires_at = (ttl_ms != 0).then_some(created_at + ttl_ms);
-        let token = v1::Token { id: id.clone(), version: 1, role, created_at, expires_at, uses: 0, max_uses };
+        let (version, uses, own) = (1, 0, id.clone());
+        let token = v1::Token { id: own, version, role, created_at, expires_at, uses, max_uses, labels };
         state.hashes.push(hash.into());
         state.tokens.insert(id, token.clone());
         Ok(Response::new(token))

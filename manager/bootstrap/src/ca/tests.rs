@@ -238,7 +238,15 @@ fn name_is_reused_only_after_data_loss() {
     // A restored cluster may run on any machine.
     assert_eq!(node_of(&state, 1, "m1", "10.0.0.5"), seven);
     let role = NodeRole::Manager;
-    let token = Command::CreateToken { id: TokenId(Id(5)), role, hash, expires_at: None, max_uses: None, at };
+    let token = Command::CreateToken {
+        id: TokenId(Id(5)),
+        role,
+        hash,
+        expires_at: None,
+        max_uses: None,
+        labels: Default::default(),
+        at,
+    };
     for (command, index) in [token, join(22, "m2", "10.0.0.6")].iter().zip(11..) {
         state.apply(1, index, command);
     }

@@ -75,8 +75,15 @@ fn restored_cluster_has_no_tokens() {
     let (hash, at) = (TokenHash([7; 32]), sample.state.clock());
     let AppliedIndex { term, index } = sample.state.applied();
     let id = TokenId(warren_types::Id(5));
-    let create =
-        Command::CreateToken { id, role: NodeRole::Manager, hash, expires_at: None, max_uses: None, at };
+    let create = Command::CreateToken {
+        id,
+        role: NodeRole::Manager,
+        hash,
+        expires_at: None,
+        max_uses: None,
+        labels: Default::default(),
+        at,
+    };
     sample.state.apply(term, index + 1, &create);
     assert!(sample.state.token_by_hash(&hash).is_some());
     restored(data.path(), &sample).unwrap();

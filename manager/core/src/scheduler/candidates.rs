@@ -63,12 +63,14 @@ impl Candidates {
         preferences: &[PlacementPreference],
         places: Vec<usize>,
     ) -> Self {
-        let Some((PlacementPreference::Spread(label), rest)) = preferences.split_first() else {
+        let Some((preference, rest)) = preferences.split_first() else {
             return Self::of_nodes(group, nodes, places);
         };
         let mut by_value: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
         for place in places {
-            by_value.entry(nodes[place].node.labels.get(label).map(String::as_str)).or_default().push(place);
+            let node = nodes[place].node;
+            let value = preference.value_of(&node.labels, &node.description.labels);
+            by_value.entry(value).or_default().push(place);
         }
         // Nodes that do not fit count as well: their tasks are in the branch.
         let branch = |places: Vec<usize>| Branch {

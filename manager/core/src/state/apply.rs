@@ -21,6 +21,7 @@ mod token;
 mod verification;
 mod volume;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token};
@@ -113,7 +114,8 @@ impl State {
                 node::set_status(self, entry, *node, *session, *status)
             }
             Command::RegisterNode { id, name, role, description, taints, .. } => {
-                node::register(self, entry, *id, name, *role, (description, taints))
+                let new = node::NewNode { description, labels: &BTreeMap::new(), taints };
+                node::register(self, entry, *id, name, *role, new)
             }
             Command::UpdateNode {
                 id,
@@ -134,14 +136,12 @@ impl State {
             Command::RecordVerification { node, answered, results, .. } => {
                 verification::record(self, entry, *node, *answered, results)
             }
-            Command::CreateToken { id, role, hash, expires_at, max_uses, .. } => {
+            Command::CreateToken { id, role, hash, expires_at, max_uses, labels, .. } => {
                 let (version, created_at, uses) = (entry.index, entry.now, 0);
                 let (id, role, hash, expires_at, max_uses) = (*id, *role, *hash, *expires_at, *max_uses);
-                token::create(
-                    self,
-                    entry,
-                    Token { id, version, role, hash, created_at, expires_at, uses, max_uses },
-                )
+                let labels = labels.clone();
+                let token = Token { id, version, role, hash, created_at, expires_at, uses, max_uses, labels };
+                token::create(self, entry, token)
             }
             Command::RemoveToken { id, .. } => Ok(token::remove(self, entry, *id)),
             Command::DeleteTokens { tokens, .. } => Ok(token::delete(self, entry, tokens)),

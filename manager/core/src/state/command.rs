@@ -285,6 +285,8 @@ pub enum Command {
         expires_at: Option<Timestamp>,
         /// How many hosts may join with it.
         max_uses: Option<u32>,
+        /// Labels of each node that joins with it; empty for managers.
+        labels: BTreeMap<String, String>,
         /// Time of the command.
         at: Timestamp,
     },
@@ -315,7 +317,7 @@ pub enum Command {
         name: NodeName,
         /// Reported by the agent.
         description: NodeDescription,
-        /// Its taints, unless it is known already.
+        /// Its taints, unless it is known already; its labels are those of the token.
         taints: BTreeSet<Taint>,
         /// Time of the command.
         at: Timestamp,

@@ -47,8 +47,9 @@ fn level_is_raised_when_all_members_support_it() {
     );
     let hash = TokenHash([1; 32]);
     let (id, role, expires_at, max_uses, at) = (TokenId(Id(1)), NodeRole::Manager, None, None, world.now);
+    let labels = Default::default();
     world.accept(manager(1, FEATURE_LEVEL + 3));
-    world.accept(Command::CreateToken { id, role, hash, expires_at, max_uses, at });
+    world.accept(Command::CreateToken { id, role, hash, expires_at, max_uses, labels, at });
     for (number, level) in [(2, FEATURE_LEVEL), (3, FEATURE_LEVEL + 2)] {
         let Command::RegisterMember { id, name, address, .. } = manager(number, level) else {
             unreachable!()
@@ -96,7 +97,8 @@ fn level_1_has_no_removed_nodes_or_token_roles() {
     let mut world = at_level_1();
     let (hash, at) = (TokenHash([1; 32]), world.now);
     let (id, role, expires_at, max_uses) = (TokenId(Id(1)), NodeRole::Manager, None, None);
-    world.accept(Command::CreateToken { id, role, hash, expires_at, max_uses, at });
+    let labels = Default::default();
+    world.accept(Command::CreateToken { id, role, hash, expires_at, max_uses, labels, at });
     let join = |number| {
         let name = format!("n{number}").parse().unwrap();
         Command::JoinNode {

@@ -32,8 +32,17 @@ fn create(
         hash: secret(number),
         expires_at: expires_in.map(|time| cluster.now + time),
         max_uses,
+        labels: Default::default(),
         at: cluster.now,
     }
+}
+
+/// A token that gives the label.
+fn create_with_label(cluster: &TestCluster, number: u16, key: &str, value: &str) -> Command {
+    let mut command = create(cluster, number, None, None);
+    let Command::CreateToken { labels, .. } = &mut command else { panic!() };
+    labels.insert(key.to_owned(), value.to_owned());
+    command
 }
 
 fn join(cluster: &TestCluster, token: u16, node: u128) -> Command {
@@ -89,6 +98,57 @@ fn refused_join_does_not_use_token() {
 }
 
 #[test]
+fn secrets_follow_labels_of_tokens_and_not_of_agents() {
+    let mut cluster = TestCluster::new();
+    cluster.secret(7, "card-key", 1);
+    let placement = constrained("web", 1, &["node.labels.pci == true"]).placement;
+    cluster.service(1, ServiceSpec { placement, ..with_secrets("web", 1, &["card-key"]) });
+    cluster.accept(create(&cluster, 1, None, None));
+    cluster.accept(create_with_label(&cluster, 2, "pci", "true"));
+
+    // A worker that says of itself that it has the label, when it joins and in its session.
+    let mut labelled = join(&cluster, 2, 2);
+    let mut liar = join(&cluster, 1, 1);
+    let Command::JoinNode { description, .. } = &mut liar else { panic!() };
+    description.labels.insert("pci".to_owned(), "true".to_owned());
+    let (described, at) = (description.clone(), cluster.now);
+    cluster.accept(liar.clone());
+    cluster.accept(Command::OpenSession { node: node_id(1), description: described, manager: 1, at });
+    cluster.settle();
+    assert_eq!(cluster.reason(1, 1), "0 of 1 nodes fit: 1 does not meet \"node.labels.pci == true\"");
+    assert!(cluster.state.node(&node_id(1)).unwrap().labels.is_empty());
+
+    // A known node gets no labels by another token.
+    let Command::JoinNode { hash, .. } = &mut liar else { panic!() };
+    *hash = secret(2);
+    cluster.accept(liar);
+    assert!(cluster.state.node(&node_id(1)).unwrap().labels.is_empty());
+
+    cluster.accept(labelled.clone());
+    cluster.connect(2);
+    cluster.settle();
+    assert_eq!(cluster.task(1, 1).node, Some(node_id(2)));
+
+    // What users remove stays removed.
+    cluster.label(2, "pci", None);
+    let Command::JoinNode { at, .. } = &mut labelled else { panic!() };
+    *at = cluster.now;
+    cluster.accept(labelled);
+    assert!(cluster.state.node(&node_id(2)).unwrap().labels.is_empty());
+}
+
+#[test]
+fn labels_of_a_token_are_checked() {
+    let mut cluster = TestCluster::new();
+    let refusal = cluster.refuse(create_with_label(&cluster, 1, "a b", ""));
+    assert!(refusal.starts_with("labels[\"a b\"]: a label's key has"), "{refusal}");
+    let mut manager = create_with_label(&cluster, 1, "zone", "b");
+    let Command::CreateToken { role, .. } = &mut manager else { panic!() };
+    *role = NodeRole::Manager;
+    assert!(cluster.refuse(manager).starts_with("labels: only workers get labels from a token"));
+}
+
+#[test]
 fn tokens_expire_and_are_forgotten_a_day_later() {
     let mut cluster = TestCluster::new();
     cluster.accept(create(&cluster, 1, Some(HOUR), None));
@@ -123,8 +183,9 @@ fn create_and_remove_are_idempotent() {
     );
     assert!(cluster.refuse(create(&cluster, 1, Some(2 * HOUR), Some(3))).contains("already exists"));
     assert!(cluster.refuse(create(&cluster, 1, None, None)).contains("already exists"));
-    let Command::CreateToken { role, hash, expires_at, max_uses, at, .. } = token else { panic!() };
-    let stolen = Command::CreateToken { id: token_id(2), role, hash, expires_at, max_uses, at };
+    assert!(cluster.refuse(create_with_label(&cluster, 1, "zone", "b")).contains("already exists"));
+    let Command::CreateToken { role, hash, expires_at, max_uses, labels, at, .. } = token else { panic!() };
+    let stolen = Command::CreateToken { id: token_id(2), role, hash, expires_at, max_uses, labels, at };
     assert!(cluster.refuse(stolen).contains("already exists"), "a secret is of one token");
     let wrong = create(&cluster, 3, None, Some(0));
     assert!(cluster.refuse(wrong).starts_with("maxUses: 0 allows no join"));

@@ -34,7 +34,8 @@ fn join(world: &TestCluster, id: u128, name: &str, host: &str) -> Command {
 
 fn create_token(role: NodeRole, max_uses: Option<u32>) -> Command {
     let (id, at) = (TokenId(Id(1)), Timestamp(0));
-    Command::CreateToken { id, role, hash: secret(), expires_at: None, max_uses, at }
+    let labels = Default::default();
+    Command::CreateToken { id, role, hash: secret(), expires_at: None, max_uses, labels, at }
 }
 
 fn want(member: MemberId, expected: Suffrage) -> Command {

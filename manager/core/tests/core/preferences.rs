@@ -50,6 +50,23 @@ fn zones_have_equal_shares_whatever_their_number_of_nodes() {
 }
 
 #[test]
+fn tasks_are_spread_over_labels_of_agents() {
+    let mut cluster = TestCluster::new();
+    for (number, rack) in [(1, "1"), (2, "1"), (3, "2")] {
+        cluster.node(number, resources(4000, 8192));
+        let mut description = description(resources(4000, 8192));
+        description.labels.insert("rack".to_owned(), rack.to_owned());
+        let (node, at) = (node_id(number), cluster.now);
+        cluster.accept(warren_core::Command::OpenSession { node, description, manager: 1, at });
+    }
+    let preferences = vec!["spread=engine.labels.rack".parse().unwrap()];
+    let placement = Placement { preferences, ..Placement::default() };
+    cluster.service(1, ServiceSpec { placement, ..spec("web", 4) });
+    cluster.settle();
+    assert_eq!(by_node(&cluster), [1, 1, 2]);
+}
+
+#[test]
 fn later_preference_applies_within_the_earlier_one() {
     let nodes = [("a", "1"), ("a", "1"), ("a", "2"), ("b", "1"), ("b", ""), ("b", "")];
     let mut both = cluster(&nodes);

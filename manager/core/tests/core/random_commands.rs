@@ -67,13 +67,14 @@ fn any_spec() -> impl Strategy<Value = ServiceSpec> {
             let mut spec =
                 port.map_or_else(|| spec(name, replicas), |port| publishing(name, replicas, port * 80));
             spec.task.reservations = reservations;
-            let zone = zone.map(|zone| format!("node.labels.zone == {zone}").parse().unwrap());
+            let labels = if replicas % 2 == 0 { "node.labels" } else { "engine.labels" };
+            let zone = zone.map(|zone| format!("{labels}.zone == {zone}").parse().unwrap());
             spec.placement.constraints = zone.into_iter().collect();
             let tolerations = ["a", "b=1:NoExecute", "*"][..(replicas as usize % 4)].iter();
             spec.placement.tolerations = tolerations.map(|text| text.parse().unwrap()).collect();
-            let preferences = ["zone", "rack"][..(replicas as usize % 3)].iter();
+            let preferences = ["node.labels.zone", "engine.labels.zone"][..(replicas as usize % 3)].iter();
             spec.placement.preferences =
-                preferences.map(|key| PlacementPreference::Spread((*key).into())).collect();
+                preferences.map(|key| format!("spread={key}").parse().unwrap()).collect();
             storage::add_storage(&mut spec, replicas);
             networks::add_networks(&mut spec, replicas);
             if global && replicas > 3 {
@@ -160,13 +161,14 @@ fn role() -> impl Strategy<Value = NodeRole> {
 fn tokens_command() -> impl Strategy<Value = Command> {
     let bounds = (prop::option::of(time()), prop::option::of(0..3u32));
     prop_oneof![
-        (token_id(), role(), secret(), bounds, time()).prop_map(
-            |(id, role, hash, (expires_at, max_uses), at)| Command::CreateToken {
+        (token_id(), role(), secret(), bounds, prop::option::of(label()), time()).prop_map(
+            |(id, role, hash, (expires_at, max_uses), label, at)| Command::CreateToken {
                 id,
                 role,
                 hash,
                 expires_at,
                 max_uses,
+                labels: label.filter(|_| role == NodeRole::Worker).into_iter().collect(),
                 at,
             }
         ),
@@ -392,7 +394,7 @@ proptest! {
     fn random_member_commands_keep_invariants(commands in prop::collection::vec(members::command(), 1..60)) {
         let mut cluster = TestCluster::new();
         let (id, role, hash, at) = (TokenId(Id(1)), NodeRole::Manager, TokenHash([1; 32]), cluster.now);
-        cluster.accept(Command::CreateToken { id, role, hash, expires_at: None, max_uses: None, at });
+        cluster.accept(Command::CreateToken { id, role, hash, expires_at: None, max_uses: None, labels: Default::default(), at });
         commands.into_iter().for_each(|command| apply_command(&mut cluster, &command));
         let restored = State::restore(cluster.state.export()).unwrap();
         prop_assert_eq!(&restored, &cluster.state);

@@ -162,4 +162,9 @@ fn agent_labels_are_no_node_labels() {
     world.label(1, "zone", Some("a"));
     world.settle();
     assert_eq!(world.task(1, 1).node, Some(node_id(1)));
+    // A restarted agent reports no label any more.
+    let (node, description) = (node_id(1), description(resources(4000, 1024)));
+    world.accept(Command::OpenSession { node, description, manager: 1, at: world.now });
+    world.settle();
+    assert_eq!(world.reason(2, 2), "0 of 1 nodes fit: 1 does not meet \"engine.labels.zone == a\"");
 }

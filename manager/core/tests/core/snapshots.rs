@@ -33,8 +33,8 @@ fn parts() -> StateParts {
 /// 1 and 3, 2 that is replaced by 4, 5 that is being removed, and 6 that left.
 fn managers(world: &mut TestCluster) {
     let (role, hash, at) = (NodeRole::Manager, TokenHash([1; 32]), world.now);
-    let (expires_at, max_uses) = (None, None);
-    world.accept(Command::CreateToken { id: TokenId(Id(1)), role, hash, expires_at, max_uses, at });
+    let (expires_at, max_uses, labels) = (None, None, Default::default());
+    world.accept(Command::CreateToken { id: TokenId(Id(1)), role, hash, expires_at, max_uses, labels, at });
     for (number, host) in [(1, 1), (2, 2), (3, 3), (4, 2), (5, 5), (6, 6)] {
         let (id, name) = (ManagerId(Id(number)), format!("m{number}").parse().unwrap());
         let (level, address) = (FEATURE_LEVEL, format!("10.0.0.{host}:8080").parse().unwrap());

@@ -199,6 +199,7 @@ impl PeersFixture {
                 hash: HASH,
                 expires_at: None,
                 max_uses: None,
+                labels: Default::default(),
                 at: AT,
             },
         ];

@@ -47,7 +47,15 @@ fn state() -> State {
     let commands = [
         Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: AT },
         register,
-        Command::CreateToken { id: token, role, hash, expires_at: None, max_uses: None, at: AT },
+        Command::CreateToken {
+            id: token,
+            role,
+            hash,
+            expires_at: None,
+            max_uses: None,
+            labels: Default::default(),
+            at: AT,
+        },
         join,
         Command::RegisterNode {
             id: NODE,

@@ -108,7 +108,7 @@ commands! {
     SetNodeStatus { term, node_id: node, session, status, at }
     SetNodeConditions { node_id: node, session, conditions, at }
     OpenSession { node_id: node, description, manager_member_id: manager, at }
-    CreateToken { id, role, hash, expires_at, max_uses, at }
+    CreateToken { id, role, hash, expires_at, max_uses, at, labels }
     RemoveToken { id, at }
     DeleteTokens { term, token_ids: tokens, at }
     JoinNode { hash, id, name, description, at, taints }

@@ -138,13 +138,15 @@ async fn token_secret_is_not_sent() {
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let ttl = Some(std::time::Duration::from_micros(1));
-    let request = TokenOptions { role: NodeRole::Worker, ttl, max_uses: Some(1) };
+    let labels = std::collections::BTreeMap::from([("zone".to_owned(), "b".to_owned())]);
+    let request = TokenOptions { role: NodeRole::Worker, ttl, max_uses: Some(1), labels };
     let id = TokenId(Id(9));
     let made = client.tokens().create(id, &request).await.unwrap();
     assert_eq!((&made.token.id, made.secret.authority()), (&id.to_string(), digest));
     let sent = manager.0.lock().unwrap().tokens.remove(0);
     assert_eq!(sent.hash[..], made.secret.hash().0);
     assert_eq!((sent.ttl_ms, sent.max_uses), (1, Some(1)), "a short lifetime is not unlimited");
+    assert_eq!(sent.labels, request.labels);
     assert!(!format!("{made:?}").contains(&made.secret.reveal()[71..]));
 }
 

@@ -119,7 +119,11 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.deploy.placement.max_replicas_per_node", Integer),
     honoured("services.*.deploy.placement.preferences", List),
     honoured("services.*.deploy.placement.preferences[]", Map),
-    partly("services.*.deploy.placement.preferences[].spread", Text, "`node.labels.KEY`"),
+    partly(
+        "services.*.deploy.placement.preferences[].spread",
+        Text,
+        "`node.labels.KEY` and `engine.labels.KEY`",
+    ),
     honoured("services.*.deploy.replicas", Integer),
     honoured("services.*.deploy.resources", Map),
     honoured("services.*.deploy.resources.limits", Map),

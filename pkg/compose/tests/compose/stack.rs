@@ -97,9 +97,9 @@ fn values_of_compose_mean_the_same_here() {
         ("tmpfs: '/t:size=1m,mode=700,exec'", "/task/mounts/0/source/tmpfs/size", "\"1MiB\""),
         ("deploy: {mode: global}", "/mode", "\"global\""),
         (
-            "deploy: {placement: {preferences: [{spread: node.labels.zone}, {spread: node.labels.rack}]}}",
+            "deploy: {placement: {preferences: [{spread: node.labels.zone}, {spread: engine.labels.rack}]}}",
             "/placement/preferences",
-            "[\"spread=node.labels.zone\",\"spread=node.labels.rack\"]",
+            "[\"spread=node.labels.zone\",\"spread=engine.labels.rack\"]",
         ),
     ] {
         let found = json(keys);
@@ -154,8 +154,8 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
             "4:40: services.web.deploy.placement.constraints[0]",
         ),
         (
-            "deploy: {placement: {preferences: [{spread: engine.labels.x}]}}",
-            "4:49: services.web.deploy.placement.preferences[0].spread: \"spread=engine.labels.x\" is not",
+            "deploy: {placement: {preferences: [{spread: engine.name}]}}",
+            "4:49: services.web.deploy.placement.preferences[0].spread: \"spread=engine.name\" is not",
         ),
         (
             "post_start: [{command: a, privileged: true}]",

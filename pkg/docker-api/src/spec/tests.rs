@@ -74,7 +74,7 @@ fn full() -> Value {
             },
             "Placement": {
                 "Constraints": ["node.role==manager", "node.hostname!=n2", "node.platform.arch==amd64"],
-                "Preferences": [{"Spread": {"SpreadDescriptor": "node.labels.zone"}}],
+                "Preferences": [{"Spread": {"SpreadDescriptor": "engine.labels.zone"}}],
                 "MaxReplicas": 2,
             },
             "ForceUpdate": 0,

@@ -41,6 +41,24 @@ pub struct Placement {
 pub enum PlacementPreference {
     /// As many tasks on the nodes with one value of this label as on those with another value, or without one.
     Spread(String),
+    /// The same for a label that agents report: `spread=engine.labels.rack`.
+    SpreadByEngine(String),
+}
+
+impl PlacementPreference {
+    /// The value of a node by which tasks are spread, of its labels and of those that its agent reports; `None` without
+    /// that label.
+    pub fn value_of<'a>(
+        &self,
+        labels: &'a BTreeMap<String, String>,
+        engine_labels: &'a BTreeMap<String, String>,
+    ) -> Option<&'a str> {
+        let value = match self {
+            Self::Spread(key) => labels.get(key),
+            Self::SpreadByEngine(key) => engine_labels.get(key),
+        };
+        value.map(String::as_str)
+    }
 }
 
 /// A label of nodes: `node.labels.datacenter`. Stored and sent as text.
@@ -81,7 +99,7 @@ serde_as_text!(NodeLabel);
 
 /// A text that is not a placement preference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is not a placement preference; give spread=node.labels.KEY")]
+#[error("{found:?} is not a placement preference; give spread=node.labels.KEY or spread=engine.labels.KEY")]
 pub struct ParsePreferenceError {
     found: String,
 }
@@ -90,16 +108,21 @@ impl FromStr for PlacementPreference {
     type Err = ParsePreferenceError;
 
     fn from_str(text: &str) -> Result<Self, ParsePreferenceError> {
-        let label = text.trim().strip_prefix("spread=").and_then(|label| label.parse().ok());
-        let found = || ParsePreferenceError { found: text.chars().take(64).collect() };
-        label.map(|NodeLabel(key)| Self::Spread(key)).ok_or_else(found)
+        let label = text.trim().strip_prefix("spread=").and_then(|label| parse_key(label).ok());
+        match label {
+            Some(ConstraintKey::Label(key)) => Ok(Self::Spread(key)),
+            Some(ConstraintKey::EngineLabel(key)) => Ok(Self::SpreadByEngine(key)),
+            _ => Err(ParsePreferenceError { found: text.chars().take(64).collect() }),
+        }
     }
 }
 
 impl fmt::Display for PlacementPreference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Spread(label) = self;
-        write!(f, "spread=node.labels.{label}")
+        match self {
+            Self::Spread(label) => write!(f, "spread=node.labels.{label}"),
+            Self::SpreadByEngine(label) => write!(f, "spread=engine.labels.{label}"),
+        }
     }
 }
 
@@ -323,6 +346,9 @@ mod tests {
         let parsed: PlacementPreference = " spread=node.labels.zone".parse().unwrap();
         assert_eq!(parsed, PlacementPreference::Spread("zone".into()));
         assert_eq!(parsed.to_string(), "spread=node.labels.zone");
+        let reported: PlacementPreference = "spread=engine.labels.rack".parse().unwrap();
+        assert_eq!(reported, PlacementPreference::SpreadByEngine("rack".into()));
+        assert_eq!(reported.to_string(), "spread=engine.labels.rack");
         for wrong in [
             "",
             "spread",
@@ -331,10 +357,14 @@ mod tests {
             "spread=zone",
             "binpack",
             "spread=node.labels.",
+            "spread=engine.labels.",
             "spread=node.id",
         ] {
             let error = wrong.parse::<PlacementPreference>().unwrap_err().to_string();
-            assert!(error.ends_with("is not a placement preference; give spread=node.labels.KEY"), "{error}");
+            assert!(
+                error.contains("is not a placement preference; give spread=node.labels.KEY or"),
+                "{error}"
+            );
         }
     }
 

@@ -1,5 +1,6 @@
 //! How a machine becomes a node: tokens, and which requests are accepted with them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpStream;
@@ -14,7 +15,7 @@ use warren_security::{
     connect_to_join,
 };
 use warren_testkit::wait::eventually_async;
-use warren_types::{Id, NodeRole, TokenId};
+use warren_types::{Id, NodeDescription, NodeRole, TokenId};
 
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description};
 use crate::worker::ScriptedWorker;
@@ -25,11 +26,14 @@ pub struct JoiningMachine {
     pub name: String,
     /// Of its join request.
     pub taints: Vec<String>,
+    /// What its agent reports of itself.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl JoiningMachine {
     pub fn new(name: &str) -> Self {
-        Self { key: PrivateKey::generate().unwrap(), name: name.to_owned(), taints: Vec::new() }
+        let (key, labels) = (PrivateKey::generate().unwrap(), BTreeMap::new());
+        Self { key, name: name.to_owned(), taints: Vec::new(), labels }
     }
 
     pub fn request(&self) -> String {
@@ -41,7 +45,7 @@ impl JoiningMachine {
             token: token.reveal().to_string(),
             certificate_request: self.request(),
             name: self.name.clone(),
-            description: Some((&description()).into()),
+            description: Some((&NodeDescription { labels: self.labels.clone(), ..description() }).into()),
             taints: self.taints.clone(),
         }
     }
@@ -71,7 +75,10 @@ async fn anonymous_client(world: &ManagerFixture) -> MembershipClient<Channel> {
 }
 
 pub async fn token(world: &ManagerFixture, ttl: Option<Duration>, max_uses: Option<u32>) -> NewToken {
-    let options = TokenOptions { role: NodeRole::Worker, ttl, max_uses };
+    new_token(world, TokenOptions { role: NodeRole::Worker, ttl, max_uses, labels: BTreeMap::new() }).await
+}
+
+pub async fn new_token(world: &ManagerFixture, options: TokenOptions) -> NewToken {
     world.admin().await.tokens().create(TokenId(Id(rand::random())), &options).await.unwrap()
 }
 
@@ -194,6 +201,7 @@ async fn tokens_are_made_once_and_listed_in_pages() {
         hash: vec![number; 32].into(),
         ttl_ms: 60_000,
         max_uses: None,
+        labels: BTreeMap::new(),
     };
     for number in 1..=5 {
         let made = raw.create(request(number)).await.unwrap().into_inner();

@@ -1,20 +1,21 @@
 //! Secrets, configs and credentials: storage, delivery, and access to their data.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use tonic::Code;
 use tracing_subscriber::fmt::MakeWriter;
-use warren_client::{Client, Error, NewSecretObject, PullOptions};
+use warren_client::{Client, Error, NewSecretObject, PullOptions, TokenOptions};
 use warren_manager::ManagerTuning;
 use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
-use warren_types::{SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceSpec};
+use warren_types::{NodeRole, Placement, SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceSpec};
 
 use crate::encryption_at_rest::{PLAINTEXT_MARK, files_with_mark};
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
-use crate::joining::joined;
+use crate::joining::{JoiningMachine, joined, new_token, token};
 use crate::restart::refuses;
 use crate::updates::problem;
 use crate::worker::ScriptedWorker;
@@ -91,6 +92,54 @@ async fn a_secret_goes_to_the_node_of_its_task_and_to_no_other() {
         .await;
     let refused = worker.fetch(secrets_of_task(&task)).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "it is not to run any more");
+}
+
+/// Only what users have set attracts tasks and their secrets: on the node, or on the token with which it joins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn label_that_an_agent_reports_attracts_no_secret() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    create(&client, SECRET, "card", b"hunter2").await;
+    let with_label = BTreeMap::from([("pci".to_owned(), "true".to_owned())]);
+    let by_hand = token(&world, None, None).await;
+    let (role, labels) = (NodeRole::Worker, with_label.clone());
+    let labelled = new_token(&world, TokenOptions { role, ttl: None, max_uses: None, labels }).await;
+    assert_eq!(labelled.token.labels, with_label);
+
+    let constrained = |name: &str, test: &str| {
+        let constraints = vec![test.parse().unwrap()];
+        let placement = Placement { constraints, ..Placement::default() };
+        ServiceSpec { name: name.parse().unwrap(), placement, ..spec_with_secrets(&["card"]) }
+    };
+    client.services().create(new_id(), &constrained("web", "node.labels.pci == true")).await.unwrap();
+    client.services().create(new_id(), &constrained("any", "engine.labels.pci == true")).await.unwrap();
+    let reporting = |name| JoiningMachine { labels: with_label.clone(), ..JoiningMachine::new(name) };
+    let machine = reporting("n2");
+    let credentials = machine.join(&world, &by_hand.secret).await.unwrap();
+    let mut liar = ScriptedWorker::dial_with_labels(&world, &credentials, &with_label).await;
+    liar.has("the task by the agent's label", |tasks| tasks.len() == 1).await;
+    assert_eq!(liar.tasks.values().next().unwrap().service_name, "any");
+    // Not by another token either: the node is known.
+    machine.join(&world, &labelled.secret).await.unwrap();
+    let node = client.nodes().get("n2").await.unwrap();
+    assert_eq!((&node.labels, &node.description.unwrap().labels), (&BTreeMap::new(), &with_label));
+
+    let credentials = JoiningMachine::new("n3").join(&world, &labelled.secret).await.unwrap();
+    assert_eq!(client.nodes().get("n3").await.unwrap().labels, with_label);
+    let mut worker = ScriptedWorker::dial_as(&world, &credentials).await;
+    worker.has("the task by the token's label", |tasks| tasks.len() == 1).await;
+    let task = only_task(&worker);
+    assert_eq!(worker.fetch(secrets_of_task(&task)).await.unwrap().len(), 1);
+    liar.sync().await;
+    assert_eq!(liar.tasks.len(), 1, "{:?}", liar.tasks);
+    assert_eq!(liar.fetch(secrets_of_task(&task)).await.unwrap_err().code(), Code::PermissionDenied);
+
+    let many = (0..65).map(|number| (format!("l{number}"), String::new())).collect();
+    let greedy = JoiningMachine { labels: many, ..JoiningMachine::new("n4") };
+    let refused = warren_proto::Problem::from(&greedy.join(&world, &by_hand.secret).await.unwrap_err());
+    let violation = &refused.violations.0[0];
+    assert_eq!((refused.code, violation.path.as_str()), (Code::InvalidArgument, "description.labels"));
+    assert_eq!(violation.message, "65 labels are more than 64");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame as Say;
 use warren_security::delivery::{DeliveryRequester, SealedDelivery};
 use warren_security::{Credentials, Role};
-use warren_types::{NetworkView, NodeId};
+use warren_types::{NetworkView, NodeDescription, NodeId};
 
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description};
 
@@ -64,11 +64,30 @@ impl ScriptedWorker {
         Self::connect(world.channel_as(Some(node)).await, None).await.welcomed().await
     }
 
+    /// Opens a session with these credentials, and reports these labels.
+    pub async fn dial_with_labels(
+        world: &ManagerFixture,
+        node: &Credentials,
+        labels: &BTreeMap<String, String>,
+    ) -> Self {
+        let description = NodeDescription { labels: labels.clone(), ..description() };
+        Self::connect_as(world.channel_as(Some(node)).await, &description, None).await.welcomed().await
+    }
+
     /// Sends its hello without reading an answer.
     pub async fn connect(channel: Channel, version: Option<v1::AssignmentVersion>) -> Self {
+        Self::connect_as(channel, &description(), version).await
+    }
+
+    /// The same with this description of its machine.
+    pub async fn connect_as(
+        channel: Channel,
+        described: &NodeDescription,
+        version: Option<v1::AssignmentVersion>,
+    ) -> Self {
         let mut client = SessionsClient::new(channel);
         let (frames, queue) = mpsc::channel(64);
-        let hello = v1::Hello { description: Some((&description()).into()), version, ..Default::default() };
+        let hello = v1::Hello { description: Some(described.into()), version, ..Default::default() };
         frames.send(v1::WorkerFrame { frame: Some(Say::Hello(hello)) }).await.unwrap();
         let inbound = client.establish(ReceiverStream::new(queue)).await.unwrap().into_inner();
         let (welcome, tasks) = (v1::Welcome::default(), BTreeMap::new());

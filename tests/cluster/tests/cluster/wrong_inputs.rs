@@ -4,10 +4,13 @@
 use std::path::PathBuf;
 
 use warren_client::Client;
+use warren_security::Role;
 use warren_testkit::cli::WarrenCli;
-use warren_types::{Placement, Protocol, PublishMode, PublishedPort, ServiceMode, ServiceSpec};
+use warren_types::{
+    NodeDescription, Placement, Protocol, PublishMode, PublishedPort, ServiceMode, ServiceSpec,
+};
 
-use crate::fixture::{ManagerFixture, new_id, spec};
+use crate::fixture::{CallerKind, ManagerFixture, description, new_id, spec};
 use crate::worker::ScriptedWorker;
 
 /// As many as the table must have.
@@ -63,7 +66,10 @@ async fn create_objects(client: &Client) {
 async fn wrong_input_gets_its_text_and_changes_nothing() {
     let world = ManagerFixture::new().await;
     let client = world.local().await;
-    let mut worker = ScriptedWorker::dial(&world).await;
+    let labels = [("rack".to_owned(), "7".to_owned())].into();
+    let channel = world.channel(CallerKind::Certified(Role::Worker)).await;
+    let described = NodeDescription { labels, ..description() };
+    let mut worker = ScriptedWorker::connect_as(channel, &described, None).await.welcomed().await;
     create_objects(&client).await;
     worker.sync().await;
     let directory = tempfile::tempdir().unwrap();

@@ -167,7 +167,8 @@ impl<'a> FuzzInput<'a> {
                 let (id, role, hash) = (self.token()?, self.role()?, self.hash()?);
                 let expires_at = if self.sometimes()? { Some(self.time()?) } else { None };
                 let max_uses = if self.sometimes()? { Some(self.small()?) } else { None };
-                Command::CreateToken { id, role, hash, expires_at, max_uses, at }
+                let labels = if self.sometimes()? { self.labels()? } else { BTreeMap::new() };
+                Command::CreateToken { id, role, hash, expires_at, max_uses, labels, at }
             }
             6 => Command::RemoveToken { id: self.token()?, at },
             7 => {
@@ -440,7 +441,7 @@ fn tolerations(seed: usize) -> Vec<TaintSelector> {
 }
 
 fn preferences(seed: usize) -> Vec<PlacementPreference> {
-    ["spread=node.labels.a", "spread=node.labels.b"][..seed.min(2)].iter().map(|text| parse(text)).collect()
+    ["spread=node.labels.a", "spread=engine.labels.b"][..seed.min(2)].iter().map(|text| parse(text)).collect()
 }
 
 fn parse<T: std::str::FromStr>(text: &str) -> T

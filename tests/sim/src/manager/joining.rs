@@ -33,7 +33,15 @@ fn hash() -> TokenHash {
 pub(super) fn token(state: &State) -> Option<Command> {
     let (id, role, hash) = (TokenId(Id(7)), NodeRole::Manager, hash());
     let at = state.clock();
-    let create = Command::CreateToken { id, role, hash, expires_at: None, max_uses: None, at };
+    let create = Command::CreateToken {
+        id,
+        role,
+        hash,
+        expires_at: None,
+        max_uses: None,
+        labels: Default::default(),
+        at,
+    };
     state.token(&id).is_none().then_some(create)
 }
 

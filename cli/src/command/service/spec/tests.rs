@@ -83,7 +83,7 @@ const EVERYTHING: &[&str] = &[
     "--toleration=dedicated=gpu:NoSchedule",
     "--toleration=*",
     "--prefer=spread=node.labels.zone",
-    "--placement-pref=spread=node.labels.rack",
+    "--placement-pref=spread=engine.labels.rack",
     "-p8080:80",
     "--publish=127.0.0.1:8443:443",
     "--publish-on=node.labels.edge==true",
@@ -281,7 +281,7 @@ fn every_flag_reaches_the_spec() {
       maxPerNode: 1
       preferences:
       - spread=node.labels.zone
-      - spread=node.labels.rack
+      - spread=engine.labels.rack
     replaceAfter: 5m
     endpointMode: dnsrr
     publishOn:
@@ -423,7 +423,7 @@ fn an_empty_value_is_the_default_again() {
         "--toleration-rm=dedicated=gpu:NoSchedule",
         "--toleration-rm=*",
         "--prefer-rm=spread=node.labels.zone",
-        "--placement-pref-rm=spread=node.labels.rack",
+        "--placement-pref-rm=spread=engine.labels.rack",
         "--publish-rm=8080",
         "--publish-on-rm=node.labels.edge == true",
         "--publish-rm=127.0.0.1:8443:443",

@@ -37,6 +37,7 @@ fn published(voters: &[u64], learners: &[u64]) -> PublishedState {
             hash,
             expires_at: None,
             max_uses: None,
+            labels: Default::default(),
             at: AT,
         },
         join(12, 2),

@@ -14,20 +14,31 @@ use super::{ApplyContext, address, verification, volume};
 use crate::state::feature_level::MULTI_MANAGER_LEVEL;
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
+/// What a node joins with.
+pub(super) struct NewNode<'a> {
+    /// Reported by its agent.
+    pub(super) description: &'a NodeDescription,
+    /// Those of its token; a node that is known keeps its own.
+    pub(super) labels: &'a BTreeMap<String, String>,
+    /// Reported by its agent, since they only keep tasks away; a node that is known keeps its own.
+    pub(super) taints: &'a BTreeSet<Taint>,
+}
+
 pub(super) fn register(
     state: &mut State,
     entry: &mut ApplyContext,
     id: NodeId,
     name: &NodeName,
     role: NodeRole,
-    (description, taints): (&NodeDescription, &BTreeSet<Taint>),
+    new: NewNode<'_>,
 ) -> Result<CommandResponse, Refusal> {
     if state.index.node_names.get(name).is_some_and(|owner| *owner != id) {
         return Err(Refusal::AlreadyExists { kind: ObjectKind::Node, name: name.to_string() });
     }
     let Some(known) = state.nodes.get(&id) else {
-        return add(state, entry, id, name, role, (description, taints));
+        return add(state, entry, id, name, role, new);
     };
+    let description = new.description;
     if known.name == *name && known.role == role && known.description == *description {
         return Ok(CommandResponse::Node(known.clone()));
     }
@@ -49,7 +60,7 @@ fn add(
     id: NodeId,
     name: &NodeName,
     role: NodeRole,
-    (description, taints): (&NodeDescription, &BTreeSet<Taint>),
+    NewNode { description, labels, taints }: NewNode<'_>,
 ) -> Result<CommandResponse, Refusal> {
     let mut wrong = Violations::default();
     validate_taints("taints", taints, &mut wrong);
@@ -63,7 +74,7 @@ fn add(
         version: entry.index,
         created_at: entry.now,
         role,
-        labels: BTreeMap::new(),
+        labels: labels.clone(),
         availability: Availability::Active,
         taints: taints.clone(),
         description: description.clone(),

@@ -1,13 +1,15 @@
 //! Commands on join tokens, and joining with one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warren_types::{
-    NodeDescription, NodeId, NodeName, NodeRole, Taint, Token, TokenHash, TokenId, Violation,
+    NodeDescription, NodeId, NodeName, NodeRole, Taint, Token, TokenHash, TokenId, Violation, Violations,
+    validate_token_labels,
 };
 
-use super::{ApplyContext, node};
+use super::ApplyContext;
+use super::node::{self, NewNode};
 use crate::state::feature_level::MULTI_MANAGER_LEVEL;
 use crate::state::limits::delete_at;
 use crate::state::{CommandResponse, MAX_TOKENS, ObjectKind, Refusal, State, StateChange, digest};
@@ -25,7 +27,8 @@ pub(super) fn create(
     let taken = || Refusal::AlreadyExists { kind: ObjectKind::Token, name: id.to_string() };
     if let Some(known) = state.tokens.get(&id) {
         let desired = |token: &Token| (token.role, token.hash, token.max_uses);
-        let is_same = desired(known) == desired(&token) && has_same_lifetime(known, &token);
+        let is_same = desired(known) == desired(&token) && known.labels == token.labels;
+        let is_same = is_same && has_same_lifetime(known, &token);
         return is_same.then(|| CommandResponse::Token(known.clone())).ok_or_else(taken);
     }
     if state.index.token_hashes.contains_key(&token.hash) {
@@ -38,6 +41,9 @@ pub(super) fn create(
     if token.is_expired(entry.now) {
         return invalid("expiresAt", "is in the past; give a future time or none");
     }
+    let mut wrong = Violations::default();
+    validate_token_labels(token.role, &token.labels, &mut wrong);
+    wrong.into_result(()).map_err(Refusal::Invalid)?;
     if state.tokens.len() >= MAX_TOKENS {
         return Err(Refusal::TooManyTokens { found: u32::try_from(state.tokens.len()).unwrap_or(u32::MAX) });
     }
@@ -95,7 +101,10 @@ pub(super) fn join(
     if !known {
         check_use(state, token)?;
     }
-    let answer = node::register(state, entry, id, name, role, (description, taints))?;
+    let held = state.tokens.get(&token).cloned();
+    let none = BTreeMap::new();
+    let labels = held.as_ref().map_or(&none, |token| &token.labels);
+    let answer = node::register(state, entry, id, name, role, NewNode { description, labels, taints })?;
     if !known {
         count_use(state, entry, token);
     }

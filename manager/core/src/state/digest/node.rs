@@ -102,9 +102,10 @@ fn node_condition(condition: NodeCondition) -> u64 {
 
 /// A join token.
 pub(in crate::state) fn token(token: &Token) -> u64 {
-    let Token { id, version, role, hash: secret, created_at, expires_at, uses, max_uses } = token;
+    let Token { id, version, role, hash: secret, created_at, expires_at, uses, max_uses, labels: given } =
+        token;
     let [high, low] = halves(id.0);
-    hash([
+    let known = hash([
         HashKind::Token as u64,
         high,
         low,
@@ -115,7 +116,8 @@ pub(in crate::state) fn token(token: &Token) -> u64 {
         flags([expires_at.is_some(), max_uses.is_some()]).into(),
         expires_at.unwrap_or_default().0,
         pair(*uses, max_uses.unwrap_or(0)),
-    ])
+    ]);
+    extension(known, 1, if given.is_empty() { 0 } else { labels(given) })
 }
 
 fn role_word(role: NodeRole) -> u64 {

@@ -248,12 +248,13 @@ fn members() -> Vec<(&'static str, Command)> {
     let (id, node, term) = (NODE, NODE, 1);
     let ranges = vec!["10.210.0.0/16".parse().unwrap(), "172.30.0.0/16".parse().unwrap()];
     let role = NodeRole::Worker;
-    let create = |id, hash, max_uses| Command::CreateToken {
+    let create = |id, hash, max_uses: Option<u32>| Command::CreateToken {
         id: TokenId(Id(id)),
         role,
         hash: TokenHash([hash; 32]),
         expires_at: Some(Timestamp(500)),
         max_uses,
+        labels: max_uses.map(|_| ("rack".into(), "r1".into())).into_iter().collect(),
         at,
     };
     let name = |name: &str| name.parse().unwrap();

@@ -1,15 +1,19 @@
 //! Requests as bytes.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use warren_security::Role;
 use warren_testkit::wait::eventually_async;
+use warren_types::NodeDescription;
 
 use super::run_worker;
-use crate::fixture::{ManagerFixture, WAIT_DEADLINE, rollout_completed};
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description, rollout_completed};
+use crate::worker::ScriptedWorker;
 
 struct DockerClient {
     socket: PathBuf,
@@ -160,9 +164,18 @@ async fn clients_negotiate_and_errors_have_the_form_of_docker() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_secrets_networks_and_volumes_are_managed() {
-    let (_world, docker) = world().await;
+    let (world, docker) = world().await;
+    let labels = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);
+    let described = NodeDescription { labels, ..description() };
+    let channel = world.channel(CallerKind::Certified(Role::Worker)).await;
+    let _worker = ScriptedWorker::connect_as(channel, &described, None).await.welcomed().await;
     let node = &docker.get("/nodes").await[0];
     let id = node["ID"].as_str().unwrap();
+    assert_eq!(
+        (&node["Spec"]["Labels"], &node["Description"]["Engine"]["Labels"]),
+        (&json!({}), &json!({"rack": "7"}))
+    );
+    assert_eq!(docker.get("/nodes?filters=%7B%22node.label%22:%5B%22rack%22%5D%7D").await, json!([]));
     assert_eq!(
         (&node["Description"]["Hostname"], &node["ManagerStatus"]["Leader"]),
         (&json!("n1"), &json!(true))

@@ -133,7 +133,8 @@ impl CallLoop {
         .await;
         self.call("volume remove", |client| async move { client.volumes().remove(name, false).await }).await;
         let id = TokenId(Id(rand::rng().random()));
-        let new_object = TokenOptions { role: NodeRole::Worker, ttl: None, max_uses: None };
+        let new_object =
+            TokenOptions { role: NodeRole::Worker, ttl: None, max_uses: None, labels: Default::default() };
         self.call("token create", |client| async move { client.tokens().create(id, &new_object).await })
             .await;
         self.call("token list", |client| async move { client.tokens().list().await }).await;

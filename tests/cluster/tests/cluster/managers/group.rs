@@ -98,6 +98,7 @@ impl ManagerGroup {
             hash: secret.hash().0.to_vec().into(),
             ttl_ms: 0,
             max_uses: None,
+            labels: Default::default(),
         };
         TokensClient::new(self.channel_of(host).await).create(request).await.unwrap();
         secret

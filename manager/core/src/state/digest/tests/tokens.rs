@@ -13,6 +13,7 @@ fn every_token_field_changes_hash() {
         expires_at: None,
         uses: 0,
         max_uses: None,
+        labels: Default::default(),
     };
     let changes: &[fn(&mut Token)] = &[
         |t| t.id = TokenId(Id(2)),
@@ -25,6 +26,7 @@ fn every_token_field_changes_hash() {
         |t| t.uses = 1,
         |t| t.max_uses = Some(0),
         |t| t.max_uses = Some(1),
+        |t| drop(t.labels.insert("a".into(), String::new())),
     ];
     check(token, &given, changes);
 }

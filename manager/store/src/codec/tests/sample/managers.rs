@@ -20,7 +20,15 @@ pub fn commands() -> Vec<(&'static str, Command)> {
     vec![
         (
             "create_token_for_managers",
-            Command::CreateToken { id, role, hash: HASH, expires_at: None, max_uses: None, at: AT },
+            Command::CreateToken {
+                id,
+                role,
+                hash: HASH,
+                expires_at: None,
+                max_uses: None,
+                labels: Default::default(),
+                at: AT,
+            },
         ),
         ("register_member", Command::RegisterMember { member: 1, id: first, name, address, level, at: AT }),
         ("join_manager", join(12, "m2", "[fd00::2]:8080")),

@@ -3,8 +3,7 @@
 use tonic::Status;
 use warren_proto::v1;
 use warren_store::problem::status_of;
-use warren_types::spec::validate_engine_labels;
-use warren_types::{NodeDescription, Violation, Violations};
+use warren_types::{NodeDescription, Violation, Violations, validate_engine_labels};
 
 /// Longest text in a node's description, in bytes.
 const MAX_TEXT: usize = 256;

@@ -60,7 +60,7 @@ pub use network_view::{
 pub use object::{
     Availability, FailureOutcome, Node, NodeCondition, NodeDescription, NodeRole, NodeStatus, PauseCause,
     RareTaskFields, Revision, RolloutFailure, RolloutKind, RolloutRecord, Service, Task, TaskStatus,
-    TaskStatusDetails,
+    TaskStatusDetails, validate_engine_labels,
 };
 pub use quantity::{Bytes, MilliCpu, Resources};
 pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion};

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::validate_labels;
 use crate::{
     BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
     NodeVerification, Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec,
-    Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, VolumeName, WireGuardKey,
+    Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, Violations, VolumeName,
+    WireGuardKey,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.
@@ -293,6 +295,18 @@ pub struct NodeDescription {
     /// Labels from the agent's configuration, which users may trust or not: only constraints on `engine.labels` see
     /// them.
     pub labels: BTreeMap<String, String>,
+}
+
+/// The most bytes of all keys and values of the labels that an agent reports: each session writes them to the log.
+const MAX_ENGINE_LABEL_BYTES: usize = 8 * 1024;
+
+/// Adds every invalid label that an agent reports, and their size; paths begin with `labels`.
+pub fn validate_engine_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {
+    validate_labels(labels, wrong);
+    let size: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size > MAX_ENGINE_LABEL_BYTES {
+        wrong.add("labels", format!("have {size} bytes together, at most {MAX_ENGINE_LABEL_BYTES}"));
+    }
 }
 
 /// A problem of a node that is up.

@@ -66,8 +66,6 @@ pub const MAX_PORTS: usize = 256;
 pub const AUTOMATIC_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 /// The most labels of an object.
 pub const MAX_LABELS: usize = 64;
-/// The most bytes of all keys and values of the labels that an agent reports: each session writes them to the log.
-pub const MAX_ENGINE_LABEL_BYTES: usize = 8 * 1024;
 /// Task and ports as JSON: with the rest of an assignment they must fit in a container's 16 KiB extension.
 pub const MAX_TASK_JSON_SIZE: usize = 15 << 10;
 /// The most bytes that an assignment adds for each volume: its name and the options of its driver, as JSON.
@@ -369,15 +367,6 @@ pub const LABEL_FORMAT: &str =
 /// Adds every invalid label; paths begin with `labels`.
 pub fn validate_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {
     validate_labels_at("labels", labels, wrong);
-}
-
-/// Adds every invalid label that an agent reports, and their size; paths begin with `labels`.
-pub fn validate_engine_labels(labels: &BTreeMap<String, String>, wrong: &mut Violations) {
-    validate_labels(labels, wrong);
-    let size: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if size > MAX_ENGINE_LABEL_BYTES {
-        wrong.add("labels", format!("have {size} bytes together, at most {MAX_ENGINE_LABEL_BYTES}"));
-    }
 }
 
 fn validate_labels_at(path: &str, labels: &BTreeMap<String, String>, wrong: &mut Violations) {

@@ -17,8 +17,8 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// Adds what is wrong with the labels of a token; paths begin with `labels`. A manager joins as a member, and its node is
-/// registered later without the token, so a token for managers has none.
+/// Adds what is wrong with the labels of a token; paths begin with `labels`. A manager joins as a member, and its node
+/// is registered later without the token, so a token for managers has none.
 pub fn validate_token_labels(role: NodeRole, labels: &BTreeMap<String, String>, wrong: &mut Violations) {
     validate_labels(labels, wrong);
     if role == NodeRole::Manager && !labels.is_empty() {

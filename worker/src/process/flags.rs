@@ -14,8 +14,8 @@ use warren_image::RegistrySettings;
 use warren_network::PortRange;
 use warren_types::name::is_label_key;
 use warren_types::quantity::ParseQuantityError;
-use warren_types::spec::{LABEL_FORMAT, validate_engine_labels, validate_taints};
-use warren_types::{Bytes, MilliCpu, NodeName, Taint, Violations};
+use warren_types::spec::{LABEL_FORMAT, validate_taints};
+use warren_types::{Bytes, MilliCpu, NodeName, Taint, Violations, validate_engine_labels};
 
 use super::NOT_STARTED;
 use crate::network::NetworkOptions;

@@ -394,7 +394,8 @@ proptest! {
     fn random_member_commands_keep_invariants(commands in prop::collection::vec(members::command(), 1..60)) {
         let mut cluster = TestCluster::new();
         let (id, role, hash, at) = (TokenId(Id(1)), NodeRole::Manager, TokenHash([1; 32]), cluster.now);
-        cluster.accept(Command::CreateToken { id, role, hash, expires_at: None, max_uses: None, labels: Default::default(), at });
+        let (expires_at, max_uses, labels) = (None, None, Default::default());
+        cluster.accept(Command::CreateToken { id, role, hash, expires_at, max_uses, labels, at });
         commands.into_iter().for_each(|command| apply_command(&mut cluster, &command));
         let restored = State::restore(cluster.state.export()).unwrap();
         prop_assert_eq!(&restored, &cluster.state);

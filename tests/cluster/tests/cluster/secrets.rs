@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use tonic::Code;
 use tracing_subscriber::fmt::MakeWriter;
-use warren_client::{Client, Error, NewSecretObject, PullOptions, TokenOptions};
+use warren_client::{Client, Error, NewSecretObject, PullOptions, TaskFilter, TokenOptions};
 use warren_manager::ManagerTuning;
 use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
@@ -118,7 +118,8 @@ async fn label_that_an_agent_reports_attracts_no_secret() {
     let credentials = machine.join(&world, &by_hand.secret).await.unwrap();
     let mut liar = ScriptedWorker::dial_with_labels(&world, &credentials, &with_label).await;
     liar.has("the task by the agent's label", |tasks| tasks.len() == 1).await;
-    assert_eq!(liar.tasks.values().next().unwrap().service_name, "any");
+    let filter = TaskFilter { service: "any".into(), ..TaskFilter::default() };
+    assert_eq!(client.tasks().list(filter).await.unwrap()[0].node_name, "n2");
     // Not by another token either: the node is known.
     machine.join(&world, &labelled.secret).await.unwrap();
     let node = client.nodes().get("n2").await.unwrap();

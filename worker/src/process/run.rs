@@ -80,6 +80,7 @@ pub async fn start(setup: WorkerSetup) -> Result<Worker, CommandError> {
 /// As [`start`]; with a removal record the worker only removes its containers.
 pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
     let WorkerSetup { data_dir, run_dir, managers, certificate, roots, membership, address, flags } = setup;
+    flags.check_labels()?;
     warren_runtime::raise_open_files_limit();
     // Nodes on one machine must not sweep each other's cgroups.
     let cgroup_parent = format!("/warren/{}", certificate.identity().id());
@@ -87,7 +88,6 @@ pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
         HostBackends::open(&BackendConfig { cgroup_parent, ..backend_config(&data_dir, &run_dir, &flags) })
             .await;
     let backends = backends.map_err(|error| failed(NOT_STARTED, &error, ""))?;
-    flags.check_labels()?;
     let labels = flags.labels();
     let config = WorkerConfig {
         data_dir,

@@ -108,20 +108,20 @@ fn secrets_follow_labels_of_tokens_and_not_of_agents() {
 
     // A worker that says of itself that it has the label, when it joins and in its session.
     let mut labelled = join(&cluster, 2, 2);
-    let mut liar = join(&cluster, 1, 1);
-    let Command::JoinNode { description, .. } = &mut liar else { panic!() };
+    let mut self_labelled = join(&cluster, 1, 1);
+    let Command::JoinNode { description, .. } = &mut self_labelled else { panic!() };
     description.labels.insert("pci".to_owned(), "true".to_owned());
     let (described, at) = (description.clone(), cluster.now);
-    cluster.accept(liar.clone());
+    cluster.accept(self_labelled.clone());
     cluster.accept(Command::OpenSession { node: node_id(1), description: described, manager: 1, at });
     cluster.settle();
     assert_eq!(cluster.reason(1, 1), "0 of 1 nodes fit: 1 does not meet \"node.labels.pci == true\"");
     assert!(cluster.state.node(&node_id(1)).unwrap().labels.is_empty());
 
     // A known node gets no labels by another token.
-    let Command::JoinNode { hash, .. } = &mut liar else { panic!() };
+    let Command::JoinNode { hash, .. } = &mut self_labelled else { panic!() };
     *hash = secret(2);
-    cluster.accept(liar);
+    cluster.accept(self_labelled);
     assert!(cluster.state.node(&node_id(1)).unwrap().labels.is_empty());
 
     cluster.accept(labelled.clone());

@@ -116,8 +116,8 @@ async fn label_that_an_agent_reports_attracts_no_secret() {
     let reporting = |name| JoiningMachine { labels: with_label.clone(), ..JoiningMachine::new(name) };
     let machine = reporting("n2");
     let credentials = machine.join(&world, &by_hand.secret).await.unwrap();
-    let mut liar = ScriptedWorker::dial_with_labels(&world, &credentials, &with_label).await;
-    liar.has("the task by the agent's label", |tasks| tasks.len() == 1).await;
+    let mut self_labelled = ScriptedWorker::dial_with_labels(&world, &credentials, &with_label).await;
+    self_labelled.has("the task by the agent's label", |tasks| tasks.len() == 1).await;
     let filter = TaskFilter { service: "any".into(), ..TaskFilter::default() };
     assert_eq!(client.tasks().list(filter).await.unwrap()[0].node_name, "n2");
     // Not by another token either: the node is known.
@@ -131,13 +131,14 @@ async fn label_that_an_agent_reports_attracts_no_secret() {
     worker.has("the task by the token's label", |tasks| tasks.len() == 1).await;
     let task = only_task(&worker);
     assert_eq!(worker.fetch(secrets_of_task(&task)).await.unwrap().len(), 1);
-    liar.sync().await;
-    assert_eq!(liar.tasks.len(), 1, "{:?}", liar.tasks);
-    assert_eq!(liar.fetch(secrets_of_task(&task)).await.unwrap_err().code(), Code::PermissionDenied);
+    self_labelled.sync().await;
+    assert_eq!(self_labelled.tasks.len(), 1, "{:?}", self_labelled.tasks);
+    assert_eq!(self_labelled.fetch(secrets_of_task(&task)).await.unwrap_err().code(), Code::PermissionDenied);
 
     let many = (0..65).map(|number| (format!("l{number}"), String::new())).collect();
-    let greedy = JoiningMachine { labels: many, ..JoiningMachine::new("n4") };
-    let refused = warren_proto::Problem::from(&greedy.join(&world, &by_hand.secret).await.unwrap_err());
+    let with_many_labels = JoiningMachine { labels: many, ..JoiningMachine::new("n4") };
+    let refused =
+        warren_proto::Problem::from(&with_many_labels.join(&world, &by_hand.secret).await.unwrap_err());
     let violation = &refused.violations.0[0];
     assert_eq!((refused.code, violation.path.as_str()), (Code::InvalidArgument, "description.labels"));
     assert_eq!(violation.message, "65 labels are more than 64");

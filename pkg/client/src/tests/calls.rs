@@ -1,6 +1,9 @@
 //! Unary calls: retries, deadlines, errors, pages.
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
+use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::{Problem, v1};
 use warren_security::CaDigest;
 use warren_types::{Id, NodeRole, SecretObjectId, SecretObjectKind, TokenId, Violation, Violations};
@@ -92,10 +95,13 @@ async fn a_call_without_an_answer_ends_at_its_deadline() {
     let manager = ScriptedApiServer::default();
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
-    // Only now: with the clock paused from the start, the connection itself would time out.
+    // Only now: with the clock paused from the start, the connection itself would time out. The deadline is before
+    // the first keepalive, whose answer takes real time.
     tokio::time::pause();
-    let error = client.cluster().info().await.unwrap_err();
-    assert!(matches!(&error, Error::NoAnswer { .. }), "{error:?}");
+    let within = Duration::from_secs(5);
+    let call = |channel, request| async move { ClusterClient::new(channel).info(request).await };
+    let error = client.unary_within(within, v1::InfoRequest {}, call).await.unwrap_err();
+    assert!(matches!(&error, Error::NoAnswer { after, .. } if *after == within), "{error:?}");
 }
 
 #[tokio::test]

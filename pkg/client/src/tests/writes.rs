@@ -1,7 +1,10 @@
 //! Writes of which an attempt may have been applied without an answer.
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
 use warren_proto::convert::stored_service_spec;
+use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::{Problem, v1};
 use warren_security::Role;
 use warren_types::ServiceSpec;
@@ -134,13 +137,16 @@ async fn deadline_without_an_answer_leaves_the_write_unconfirmed() {
         let (sender, unanswered) = tokio::sync::oneshot::channel();
         let script = FakeScript { writes: writes.into(), unanswered: Some(sender), ..FakeScript::default() };
         let (client, _, _serving) = asking(script).await;
-        // Only when it waits for nothing but the deadline: what else it waits for takes real time.
+        // Only when it waits for nothing but the deadline: what else it waits for takes real time. The deadline is
+        // before the first keepalive.
         let pausing = async {
             unanswered.await.unwrap();
             tokio::time::pause();
         };
-        let services = client.services();
-        let (ended, ()) = tokio::join!(services.rollback("web", None, Some(4)), pausing);
+        let message = v1::RollbackServiceRequest { reference: "web".into(), version: Some(4), revision: None };
+        let call = |channel, request| async move { ServicesClient::new(channel).rollback(request).await };
+        let writing = client.writing();
+        let (ended, ()) = tokio::join!(writing.unary_within(Duration::from_secs(5), message, call), pausing);
         tokio::time::resume();
         match unconfirmed(ended.unwrap_err()).0 {
             Error::NoAnswer { .. } if is_first => {}

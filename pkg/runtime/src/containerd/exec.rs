@@ -290,10 +290,12 @@ impl Inner {
 
     /// Ends the programs of a killed agent. Those of this process are known, so there is no delay.
     pub(super) async fn sweep_execs(&self, swept: &mut SweepReport) {
+        // Also those that are listed below and end meanwhile.
+        let held = self.exec_dirs.lock().names.clone();
         let entries = fs::read_dir(&self.settings.exec_dir).into_iter().flatten().flatten();
         let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         for name in names {
-            if self.exec_dirs.lock().names.contains(&name) {
+            if held.contains(&name) || self.exec_dirs.lock().names.contains(&name) {
                 continue;
             }
             match self.remove_stale_exec(&name).await {

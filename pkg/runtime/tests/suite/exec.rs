@@ -268,7 +268,10 @@ async fn sweep_ends_what_a_killed_agent_left() {
     });
     killed.join().unwrap();
     assert_eq!(pipe_dirs(&settings).len(), 1);
-    assert!(world.lines("main").await.contains(&"sleep 1001".to_owned()), "it has no caller and runs");
+    eventually("it has no caller and runs", || async {
+        world.lines("main").await.contains(&"sleep 1001".to_owned())
+    })
+    .await;
     let own = world.runtime.exec(&sleeper.id, &script("sleep 1003")).await.unwrap();
     let swept = world.runtime.sweep_orphans().await.unwrap();
     assert_eq!((swept.execs.len(), swept.failed.len()), (1, 0), "{swept:?}");

@@ -25,6 +25,7 @@ mod task;
 mod token;
 pub mod unsupported;
 pub mod update_policy;
+mod user;
 pub mod value;
 mod volume;
 
@@ -56,6 +57,7 @@ pub use stack::{ComposeFileArgs, StackCommand, StackConfigArgs, StackDeployArgs,
 pub use system::{SystemCheckArgs, SystemCommand, SystemInstallArgs, SystemUninstallArgs};
 pub use task::TaskCommand;
 pub use token::{TokenCommand, TokenCreateArgs};
+pub use user::{LoginArgs, LoginTokenArgs, UserCommand, UserCreateArgs};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
 
 /// Notes at the end of `--help`.
@@ -167,6 +169,11 @@ pub enum CliCommand {
     /// Manage join tokens
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Manage users: people and programs that call the managers
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Log in to a cluster with a token of `user create`
+    Login(LoginArgs),
     /// Manage secrets
     #[command(subcommand)]
     Secret(SecretObjectCommand),

@@ -12,6 +12,7 @@ mod exec;
 mod forward;
 mod image;
 mod inspect;
+mod login;
 mod logs;
 mod man;
 mod manager;
@@ -25,6 +26,7 @@ mod system;
 mod task;
 mod token;
 mod top;
+mod user;
 mod version;
 mod volume;
 mod why;
@@ -53,6 +55,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Task(command) => task::run(&global, command).await,
         CliCommand::Node(command) => node::run(&global, command).await.map(success),
         CliCommand::Token(command) => token::run(&global, command).await.map(success),
+        CliCommand::User(command) => user::run(&global, command).await.map(success),
+        CliCommand::Login(args) => login::run(&global, args).await.map(success),
         CliCommand::Secret(command) => {
             secret_object::run(&global, SecretObjectKind::Secret, command).await.map(success)
         }

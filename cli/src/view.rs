@@ -19,6 +19,7 @@ pub mod task;
 pub mod token;
 pub mod top;
 mod usage;
+pub mod user;
 pub mod verification;
 pub mod volume;
 pub mod why;

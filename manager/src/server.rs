@@ -29,6 +29,7 @@ use warren_proto::v1::secret_objects_server::SecretObjectsServer;
 use warren_proto::v1::services_server::ServicesServer;
 use warren_proto::v1::tasks_server::TasksServer;
 use warren_proto::v1::tokens_server::TokensServer;
+use warren_proto::v1::users_server::UsersServer;
 use warren_proto::v1::volumes_server::VolumesServer;
 use warren_security::{
     HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError, ReloadableCertificate, Roots,
@@ -158,19 +159,21 @@ fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServi
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
         .layer(MiddlewareLayer(request_metrics.clone()))
-        .layer(MiddlewareLayer(AuthorizationLayer { peers: api.peers.clone() }))
         .layer(MiddlewareLayer(ManagerAddressesLayer { store: api.store.clone(), member_id: api.member_id }))
         .layer(MiddlewareLayer(IncarnationLayer {
             store: api.store.clone(),
             later_incarnation: api.later_incarnation.clone(),
         }))
         .layer(MiddlewareLayer(ProxyLayer { store: api.store.clone(), peers: api.peers.clone() }))
+        // Inside of the proxy: a manager that applies nothing new cannot decide about a key that it does not list.
+        .layer(MiddlewareLayer(AuthorizationLayer(api.clone())))
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ClusterServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(ImagesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TokensServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(UsersServer::new(api.clone()).max_decoding_message_size(MAX_ANONYMOUS_MESSAGE))
         .add_service(SecretObjectsServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NetworksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(VolumesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))

@@ -13,7 +13,7 @@ fn authority() -> CertificateAuthority {
 
 /// A context with these addresses, `how` they are said, of an administrator.
 fn context(person: &CliUser, authority: &CertificateAuthority, how: &str) {
-    let identity = Identity::new(authority.cluster(), Role::Admin, "ann").unwrap();
+    let identity = Identity::new(authority.cluster(), Role::User, "ann").unwrap();
     let admin = authority.issue(&identity, SystemTime::now()).unwrap();
     let (ca, certificate, key) =
         (authority.certificate_pem(), admin.certificate_pem(), admin.key().pem().to_owned());

@@ -45,7 +45,7 @@ fn damaged_contexts_file_is_reported_without_content() {
 fn each_kind_of_refusal_has_its_exit_code() {
     let person = CliUser::new();
     let output = person.fails(6, &["node", "inspect", "forbidden"]);
-    assert!(output.contains("needs the role admin, this is a viewer"), "{output}");
+    assert!(output.contains("needs the role admin; the caller has the role viewer"), "{output}");
     person.fails(3, &["task", "inspect", "web.1"]);
     person.fails(3, &["service", "inspect", "web"]);
     person.fails(3, &["service", "ps", "web"]);

@@ -28,6 +28,7 @@ use warren_store::problem::{manager_stopping, status_of};
 use warren_types::{NodeStatus, Task, TaskState, Violation};
 
 use super::Api;
+use super::admission::{check_service_admission, user_role};
 use super::authorization::caller_name;
 use super::read::allows_stale;
 
@@ -50,6 +51,7 @@ impl Api {
         request: Request<Streaming<v1::ExecRequest>>,
     ) -> Result<ExecResponses, Status> {
         let (caller, is_stale) = (caller_name(&request), allows_stale(request.metadata())?);
+        let role = user_role(&request);
         let mut inputs = request.into_inner();
         let late = |_| Status::deadline_exceeded("no target arrived");
         let first = timeout(TARGET_TIMEOUT, inputs.next()).await.map_err(late)?.transpose()?;
@@ -60,6 +62,7 @@ impl Api {
         let published = if is_stale { self.store.read() } else { self.read_latest().await? };
         let state = &published.state;
         let task = find_target(state, &target)?;
+        check_service_admission(role, state, &task.id.service)?;
         if task.observed.state != TaskState::Running || task.observed.removed {
             let reports = self.fetch_node_reports(state, task.node).await;
             return Err(not_running(state, &task, &self.show_task(state, &task, &reports)));

@@ -37,7 +37,7 @@ fn seen_incarnation<B>(request: &http::Request<B>) -> Result<u64, Status> {
 impl Middleware for IncarnationLayer {
     fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
     where
-        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
         S::Future: Send + 'static,
     {
         if !is_user_request(&request) {

@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod admission;
 pub mod authorization;
 pub mod background_tasks;
 pub mod cluster;
@@ -35,6 +36,7 @@ pub mod secret_objects;
 pub mod services;
 pub mod tasks;
 pub mod tokens;
+pub mod users;
 pub mod verification;
 pub mod view;
 pub mod volumes;

@@ -28,7 +28,7 @@ pub struct ManagerAddressesLayer {
 pub(super) fn is_user_request<B>(request: &http::Request<B>) -> bool {
     match request.extensions().get::<Peer>().map(Peer::origin) {
         Some(Peer::Local { .. }) => true,
-        Some(Peer::Certificate { identity, .. }) => matches!(identity.role(), Role::Viewer | Role::Admin),
+        Some(Peer::Certificate { identity, .. }) => identity.role() == Role::User,
         Some(Peer::Anonymous { .. } | Peer::Relayed { .. }) | None => false,
     }
 }
@@ -52,7 +52,7 @@ fn manager_addresses(state: &State, responding: MemberId) -> String {
 impl Middleware for ManagerAddressesLayer {
     fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
     where
-        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
         S::Future: Send + 'static,
     {
         let is_user = is_user_request(&request);

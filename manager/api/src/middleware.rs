@@ -15,7 +15,7 @@ pub trait Middleware: Clone {
     /// Handles the call, with `inner` for what it does not handle itself.
     fn call<S>(&self, inner: &mut S, request: Request<Body>) -> CallFuture<S::Error>
     where
-        S: Service<Request<Body>, Response = Response<Body>>,
+        S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
         S::Future: Send + 'static;
 }
 
@@ -41,7 +41,7 @@ impl<M: Middleware, S> Layer<S> for MiddlewareLayer<M> {
 impl<M, S> Service<Request<Body>> for MiddlewareService<M, S>
 where
     M: Middleware,
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     type Response = Response<Body>;

@@ -48,7 +48,7 @@ pub struct ProxyLayer {
 impl Middleware for ProxyLayer {
     fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
     where
-        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
         S::Future: Send + 'static,
     {
         let Some(call) = self.relayable_call(&request) else {

@@ -15,12 +15,12 @@ pub const CALLER_METADATA: &str = "warren-forwarded-caller";
 /// Reason of the rejection of a forwarded call without a caller.
 pub const CALLER_MISSING: &str = "CALLER_MISSING";
 
-/// `certificate ROLE ID ADDRESS`, `local UID GID` or `anonymous ADDRESS`; no part contains spaces. `None` for
+/// `certificate ROLE ID KEY ADDRESS`, `local UID GID` or `anonymous ADDRESS`; no part contains spaces. `None` for
 /// callers whose calls are not forwarded.
 pub fn encode(peer: &Peer) -> Option<String> {
     match peer {
-        Peer::Certificate { identity, address } if identity.role() != Role::Manager => {
-            Some(format!("certificate {} {} {address}", identity.role(), identity.id()))
+        Peer::Certificate { identity, key, address } if identity.role() != Role::Manager => {
+            Some(format!("certificate {} {} {key} {address}", identity.role(), identity.id()))
         }
         Peer::Local { uid, gid } => Some(format!("local {uid} {gid}")),
         Peer::Anonymous { address } => Some(format!("anonymous {address}")),
@@ -32,11 +32,11 @@ pub fn encode(peer: &Peer) -> Option<String> {
 fn decode(text: &str, cluster: &str) -> Option<Peer> {
     let parts: Vec<&str> = text.split(' ').collect();
     match parts[..] {
-        ["certificate", role, id, address] => {
+        ["certificate", role, id, key, address] => {
             let role =
                 Role::ALL.into_iter().find(|known| known.as_str() == role && *known != Role::Manager)?;
             let identity = Identity::new(cluster, role, id).ok()?;
-            Some(Peer::Certificate { identity, address: address.parse().ok()? })
+            Some(Peer::Certificate { identity, key: key.parse().ok()?, address: address.parse().ok()? })
         }
         ["local", uid, gid] => Some(Peer::Local { uid: uid.parse().ok()?, gid: gid.parse().ok()? }),
         ["anonymous", address] => Some(Peer::Anonymous { address: address.parse().ok()? }),
@@ -66,12 +66,14 @@ pub fn relayed_caller<B>(peers: &Peers, request: &http::Request<B>) -> Result<Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warren_types::PublicKeyHash;
 
     const CLUSTER: &str = "00000000000000000000000000000001";
 
     fn certificate_peer(role: Role) -> Peer {
         let identity = Identity::new(CLUSTER, role, "alice").unwrap();
-        Peer::Certificate { identity, address: "[fd00::7]:40112".parse().unwrap() }
+        let key = PublicKeyHash([7; 32]);
+        Peer::Certificate { identity, key, address: "[fd00::7]:40112".parse().unwrap() }
     }
 
     #[test]
@@ -79,8 +81,7 @@ mod tests {
         let address = "10.0.0.7:40112".parse().unwrap();
         let local = Peer::Local { uid: 1000, gid: 7 };
         for peer in [
-            certificate_peer(Role::Admin),
-            certificate_peer(Role::Viewer),
+            certificate_peer(Role::User),
             certificate_peer(Role::Worker),
             local.clone(),
             Peer::Anonymous { address },
@@ -98,8 +99,9 @@ mod tests {
         assert_eq!(encode(&certificate_peer(Role::Manager)), None);
         for text in [
             "certificate manager m1 10.0.0.7:1",
-            "certificate root alice 10.0.0.7:1",
-            "certificate admin alice",
+            "certificate root alice 00 10.0.0.7:1",
+            "certificate user alice 00 10.0.0.7:1",
+            "certificate user alice",
             "local 0",
             "anonymous",
             "",

@@ -83,7 +83,7 @@ fn code_name(code: Code) -> &'static str {
 impl Middleware for RequestMetrics {
     fn call<S>(&self, inner: &mut S, request: http::Request<Body>) -> CallFuture<S::Error>
     where
-        S: Service<http::Request<Body>, Response = http::Response<Body>>,
+        S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
         S::Future: Send + 'static,
     {
         let (metrics, method) = (self.clone(), method_name(request.uri().path()));

@@ -7,9 +7,10 @@ use warren_core::{Command, State};
 use warren_proto::convert::replicas;
 use warren_proto::v1::{self, services_server};
 use warren_store::problem::status_of;
-use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, Violation, Violations};
+use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, UserRole, Violation, Violations};
 
 use super::Api;
+use super::admission::{check_admission, check_service_admission, user_role};
 use super::authorization::caller_name;
 use super::paging::Page;
 
@@ -47,15 +48,18 @@ impl Api {
         Ok(self.show_service(&self.store.read().state, &service))
     }
 
-    /// Id and version of the service of a write, read from one state, which accepts that many `replicas`.
+    /// Id and version of the service of a write, read from one state, which accepts that many `replicas`. The caller
+    /// may change it.
     async fn resolve_service(
         &self,
+        role: UserRole,
         reference: &str,
         replicas: Option<u32>,
         allow_many_replicas: bool,
     ) -> Result<(ServiceId, u64), Status> {
         let published = self.read_latest().await?;
         let service = published.state.find_service(reference).map_err(status_of)?;
+        check_service_admission(role, &published.state, &service.id)?;
         if !allow_many_replicas {
             published.state.check_replicas(replicas, service.spec.replicas()).map_err(status_of)?;
         }
@@ -69,10 +73,11 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::CreateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_name(&request);
+        let (caller, role) = (caller_name(&request), user_role(&request));
         let request = request.into_inner();
         let is_confirmed = request.allow_many_replicas;
         let (id, spec): (ServiceId, ServiceSpec) = request.try_into().map_err(status_of)?;
+        check_admission(role, &spec)?;
         if !is_confirmed {
             self.store.read().state.check_replicas(spec.replicas(), None).map_err(status_of)?;
         }
@@ -105,11 +110,12 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ScaleServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_name(&request);
+        let (caller, role) = (caller_name(&request), user_role(&request));
         let request = request.into_inner();
         let replicas = replicas(request.replicas).map_err(status_of)?;
-        let (id, _) =
-            self.resolve_service(&request.reference, Some(replicas), request.allow_many_replicas).await?;
+        let (id, _) = self
+            .resolve_service(role, &request.reference, Some(replicas), request.allow_many_replicas)
+            .await?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
         let scaled = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, replicas, "service scaled");
@@ -120,11 +126,13 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::UpdateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_name(&request);
+        let (caller, role) = (caller_name(&request), user_role(&request));
         let v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas } =
             request.into_inner();
         let spec = parse_updated_spec(spec).map_err(status_of)?;
-        let (id, current) = self.resolve_service(&reference, spec.replicas(), allow_many_replicas).await?;
+        check_admission(role, &spec)?;
+        let (id, current) =
+            self.resolve_service(role, &reference, spec.replicas(), allow_many_replicas).await?;
         // A forced update is not idempotent, so it applies only to the version that was read.
         let version = version.or(force.then_some(current));
         let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
@@ -137,9 +145,9 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::RollbackServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_name(&request);
+        let (caller, role) = (caller_name(&request), user_role(&request));
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
-        let (id, current) = self.resolve_service(&reference, None, true).await?;
+        let (id, current) = self.resolve_service(role, &reference, None, true).await?;
         // "The previous revision" is relative to the version that was read.
         let version = version.or(revision.is_none().then_some(current));
         let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
@@ -152,9 +160,9 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ResumeServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_name(&request);
+        let (caller, role) = (caller_name(&request), user_role(&request));
         let v1::ResumeServiceRequest { reference, version } = request.into_inner();
-        let (id, _) = self.resolve_service(&reference, None, true).await?;
+        let (id, _) = self.resolve_service(role, &reference, None, true).await?;
         let command = Command::ResumeRollout { id, version, at: self.clock.now() };
         let resumed = self.write_service(command).await?;
         tracing::info!(%caller, service = %id, "rollout resumed");
@@ -184,9 +192,9 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::RemoveServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let caller = caller_name(&request);
+        let (caller, role) = (caller_name(&request), user_role(&request));
         let v1::RemoveServiceRequest { reference, version, force } = request.into_inner();
-        let (id, _) = self.resolve_service(&reference, None, true).await?;
+        let (id, _) = self.resolve_service(role, &reference, None, true).await?;
         let command = Command::RemoveService { id, version, force, at: self.clock.now() };
         let removed = self.write_service(command).await?;
         let name = removed.spec.as_ref().map_or("", |spec| &spec.name);

@@ -10,6 +10,7 @@ use warren_store::problem::status_of;
 use warren_types::{DesiredTaskState, NodeId, ServiceId, Task, TaskId};
 
 use super::Api;
+use super::admission::{check_service_admission, user_role};
 use super::exec::ExecResponses;
 use super::paging::Page;
 
@@ -92,9 +93,10 @@ impl tasks_server::Tasks for Api {
     }
 
     async fn restart(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
-        let published = self.read_latest().await?;
+        let (role, published) = (user_role(&request), self.read_latest().await?);
         let state = &published.state;
         let task = state.find_task(&request.get_ref().reference).map_err(status_of)?;
+        check_service_admission(role, state, &task.id.service)?;
         // Another leader refuses it, as it refuses a plan on this state.
         let command = Command::SetDesiredTaskState {
             term: state.applied().term,

@@ -142,6 +142,7 @@ impl Api {
             StateChange::Cluster
             | StateChange::Assignment(_)
             | StateChange::Token(_)
+            | StateChange::User(_)
             | StateChange::SecretObject(_)
             | StateChange::Volume(_)
             | StateChange::Network(_)
@@ -169,6 +170,7 @@ impl WatchFilter {
             (
                 _,
                 StateChange::Token(_)
+                | StateChange::User(_)
                 | StateChange::SecretObject(_)
                 | StateChange::Volume(_)
                 | StateChange::Network(_)

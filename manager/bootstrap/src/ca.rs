@@ -14,18 +14,15 @@ use rand::RngExt;
 use tokio::sync::watch;
 use warren_core::State;
 use warren_security::{
-    CertificateAuthority, Credentials, FileError, Identity, ReloadableCertificate, Role, Roots,
-    SecretObjectKey,
+    AuthorityError, CertificateAuthority, Credentials, FileError, Identity, PrivateKey,
+    ReloadableCertificate, Role, Roots, SecretObjectKey,
 };
-use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
+use warren_types::{ADMINISTRATOR, ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
 
 use super::member_identity::{
     self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, NODE_FILE, ROOTS_FILE,
     SECRET_OBJECT_KEY_FILE,
 };
-
-/// The administrator created by `manager init`.
-const ADMIN_NAME: &str = "admin";
 
 mod error;
 mod verify;
@@ -98,7 +95,7 @@ impl ManagerKeys {
         };
         let mut issuer = CertificateIssuer::new(dir, &authority, now);
         let manager = issuer.ensure(MANAGER_FILE, Role::Manager, || new_id().to_string())?;
-        let admin = issuer.ensure(ADMIN_FILE, Role::Admin, || ADMIN_NAME.to_string())?;
+        let admin = issuer.ensure(ADMIN_FILE, Role::User, || ADMINISTRATOR.to_owned())?;
         let path = dir.join(SECRET_OBJECT_KEY_FILE);
         let content_key = match SecretObjectKey::load(&path)? {
             Some(key) => key,
@@ -187,7 +184,7 @@ impl ManagerKeys {
             if !found.is_renewal_due(now, chance) {
                 return Ok(None);
             }
-            let renewed = issuer.issue(file, found.identity())?;
+            let renewed = issuer.renew(file, &found)?;
             tracing::info!(identity = %renewed.identity(), "certificate renewed");
             Ok::<_, CaError>(Some(renewed))
         };
@@ -300,7 +297,7 @@ impl<'a> CertificateIssuer<'a> {
     ) -> Result<Credentials, CaError> {
         let path = self.dir.join(file);
         let cluster = self.authority.cluster();
-        let identity = if path.exists() {
+        let (identity, key) = if path.exists() {
             let found = Credentials::load(&path)?;
             if found.identity().cluster() != cluster || found.identity().role() != role {
                 let why = format!("expected {role:?} of cluster {cluster}, found {}", found.identity());
@@ -309,11 +306,11 @@ impl<'a> CertificateIssuer<'a> {
             if self.now + role.validity() / 2 < found.expires_at() && !found.is_not_yet_valid(self.now) {
                 return Ok(found);
             }
-            found.identity().clone()
+            (found.identity().clone(), found.key().clone())
         } else {
-            Identity::new(cluster, role, id())?
+            (Identity::new(cluster, role, id())?, PrivateKey::generate().map_err(AuthorityError::from)?)
         };
-        let issued = self.authority.issue(&identity, self.now)?;
+        let issued = self.authority.issue_for(&identity, key, self.now)?;
         self.issued.0.push((file, issued.clone()));
         Ok(issued)
     }
@@ -328,8 +325,9 @@ impl<'a> CertificateIssuer<'a> {
         Ok(LocalAgent { id, credentials, live_certificate: live })
     }
 
-    fn issue(&self, file: &str, identity: &Identity) -> Result<Credentials, CaError> {
-        let issued = self.authority.issue(identity, self.now)?;
+    /// Managers list the keys of users, so a renewed certificate has the same one.
+    fn renew(&self, file: &str, found: &Credentials) -> Result<Credentials, CaError> {
+        let issued = self.authority.issue_for(found.identity(), found.key().clone(), self.now)?;
         issued.save(&self.dir.join(file))?;
         Ok(issued)
     }

@@ -202,6 +202,7 @@ fn new_member_record(
         level: warren_core::FEATURE_LEVEL,
         version: state.applied().index,
         created_at: state.clock(),
+        administrator_key: None,
     }
 }
 

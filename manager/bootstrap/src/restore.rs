@@ -156,6 +156,7 @@ fn write_manager(
         level: warren_core::FEATURE_LEVEL,
         version: state.applied().index,
         created_at: state.clock(),
+        administrator_key: None,
     };
     let mut log = warren_log::open(dir, engine, identity.log_owner())?;
     let keyring = Keyring::open(dir, &Default::default())?;

@@ -170,6 +170,7 @@ impl Comparison<'_> {
             StateChange::Task(id) => self.task(id),
             StateChange::Node(id) => self.node(id),
             StateChange::Token(id) => self.token(id),
+            StateChange::User(id) => self.user(id),
             StateChange::SecretObject(id) => self.secret_object(id),
             StateChange::Volume(id) => self.volume(id),
             StateChange::Network(id) => self.network(id),

@@ -37,6 +37,6 @@ pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};
 pub use settling::settling_time;
 pub use state::{
-    AppliedIndex, ApplyOutcome, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL, NewTask,
-    Refusal, RolloutStep, State, StateChange, StateDigest,
+    AppliedIndex, ApplyOutcome, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL, KeyHolder,
+    NewTask, Refusal, RolloutStep, State, StateChange, StateDigest,
 };

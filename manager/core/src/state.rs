@@ -35,7 +35,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use warren_types::{
     ManagerId, Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, Service,
-    ServiceId, Task, TaskId, Timestamp, Token, TokenId, Volume, VolumeId,
+    ServiceId, Task, TaskId, Timestamp, Token, TokenId, User, UserId, Volume, VolumeId,
 };
 
 pub use address::{Withdrawal, WithdrawnAddress, address_capacity};
@@ -59,11 +59,11 @@ pub(crate) use label_values::ValueSlot;
 pub(crate) use limits::delete_at;
 pub use limits::{
     EXPIRED_TOKEN_RETENTION, MAX_MEMBERS, MAX_NETWORKS, MAX_NODE_SUBNETS, MAX_REMOVED_NODES,
-    MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_VOLUMES,
+    MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_USERS, MAX_VOLUMES,
 };
 pub use objects::StateObjects;
 pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
-pub use query::{HEARTBEAT_PERIOD, SYNC_PERIOD};
+pub use query::{HEARTBEAT_PERIOD, KeyHolder, SYNC_PERIOD};
 pub(crate) use query::{retained_log, task_id_range};
 pub use refusal::{ObjectKind, Refusal};
 pub use state_parts::StateParts;
@@ -92,6 +92,7 @@ pub struct State {
     tasks: GroupedMap<TaskId, Arc<Task>>,
     nodes: OrdMap<NodeId, Arc<Node>>,
     tokens: OrdMap<TokenId, Arc<Token>>,
+    users: OrdMap<UserId, Arc<User>>,
     secret_objects: OrdMap<SecretObjectId, Arc<SecretObject>>,
     volumes: OrdMap<VolumeId, Arc<Volume>>,
     networks: OrdMap<NetworkId, Arc<Network>>,
@@ -157,6 +158,16 @@ impl State {
     /// All join tokens, by id.
     pub fn tokens(&self) -> impl Iterator<Item = &Arc<Token>> {
         self.tokens.values()
+    }
+
+    /// All users, by id.
+    pub fn users(&self) -> impl Iterator<Item = &Arc<User>> {
+        self.users.values()
+    }
+
+    /// The user, if it exists.
+    pub fn user(&self, id: &UserId) -> Option<&Arc<User>> {
+        self.users.get(id)
     }
 
     /// All secrets, configs and credentials, by id.

@@ -113,7 +113,7 @@ mod tests {
         let other = manager_id(&identity("c2", Role::Manager, &own), "c1");
         assert_eq!(other, Err(PeerRejection::OtherCluster { wanted: "c1".into(), found: "c2".into() }));
         for (role, name) in
-            [(Role::Worker, own.as_str()), (Role::Admin, own.as_str()), (Role::Manager, "someone")]
+            [(Role::Worker, own.as_str()), (Role::User, own.as_str()), (Role::Manager, "someone")]
         {
             let refused = manager_id(&identity("c1", role, name), "c1").unwrap_err();
             assert!(matches!(refused, PeerRejection::NotAManager(_)), "{refused:?}");

@@ -65,6 +65,7 @@ fn changed_sessions<'a>(changes: impl Iterator<Item = &'a StateChange>) -> Optio
             StateChange::Service(_)
             | StateChange::Task(_)
             | StateChange::Token(_)
+            | StateChange::User(_)
             | StateChange::SecretObject(_)
             | StateChange::Volume(_)
             | StateChange::Network(_)
@@ -91,7 +92,10 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
             // A task that waits for the volume or an address may fit on a node now.
             StateChange::Volume(_) | StateChange::Addresses => drop(keys.insert(ReconcileKey::Schedule)),
             // The services that use it changed as well; an assignment follows from its tasks.
-            StateChange::SecretObject(_) | StateChange::Assignment(_) | StateChange::Network(_) => {}
+            StateChange::SecretObject(_)
+            | StateChange::Assignment(_)
+            | StateChange::Network(_)
+            | StateChange::User(_) => {}
             StateChange::Token(_) => drop(keys.insert(ReconcileKey::Tokens)),
             StateChange::Cluster => keys.extend([ReconcileKey::Level, ReconcileKey::Verification]),
             StateChange::Member(_) => keys.extend([ReconcileKey::Level, ReconcileKey::Members]),

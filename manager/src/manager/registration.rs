@@ -69,6 +69,12 @@ impl Registration {
         if let Some(register) = registration(&published.state, member, id, &self.name, &address, at) {
             self.store.propose(register).await?;
         }
+        // Without a key the administrator of this machine uses the socket.
+        let key = self.keys.admin().borrow().key().public_hash().ok();
+        let listed = self.store.read().state.member(member).and_then(|own| own.administrator_key);
+        if let Some(key) = key.filter(|key| listed != Some(*key)) {
+            self.store.propose(Command::SetAdministratorKey { member, key, at: self.clock.now() }).await?;
+        }
         if self.previous_address.as_ref() != Some(&self.address)
             && let Err(error) = advertised::save(&self.dir, &self.address)
         {

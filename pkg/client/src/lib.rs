@@ -28,6 +28,7 @@ mod retry;
 mod secret_objects;
 mod tls_alert;
 mod tokens;
+mod users;
 mod volumes;
 mod watch;
 
@@ -44,6 +45,7 @@ pub use networks::{NetworkApi, NewNetwork};
 pub use pull::{ImagePulls, PullOptions};
 pub use secret_objects::{NewSecretObject, SecretObjectApi};
 pub use tokens::{NewToken, TokenApi, TokenOptions};
+pub use users::{NewUser, UserApi, UserChange};
 pub use volumes::{NewVolume, VolumeApi, VolumeListOptions};
 /// A join token with its secret.
 pub use warren_security::JoinToken;

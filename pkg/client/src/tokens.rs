@@ -108,7 +108,7 @@ impl TokenApi<'_> {
 }
 
 /// The digest of the cluster CA, as reported by managers.
-fn parse_digest(text: &str) -> Result<CaDigest, Error> {
+pub(crate) fn parse_digest(text: &str) -> Result<CaDigest, Error> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let bytes: Option<Vec<u8>> =
         text.as_bytes().chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();

@@ -128,7 +128,16 @@ impl CertificateAuthority {
     /// A new key with a certificate, valid from five minutes before `now` for [`Role::validity`], at most as long as
     /// the authority.
     pub fn issue(&self, identity: &Identity, now: SystemTime) -> Result<Credentials, AuthorityError> {
-        let key = PrivateKey::generate()?;
+        self.issue_for(identity, PrivateKey::generate()?, now)
+    }
+
+    /// As [`CertificateAuthority::issue`], for this key.
+    pub fn issue_for(
+        &self,
+        identity: &Identity,
+        key: PrivateKey,
+        now: SystemTime,
+    ) -> Result<Credentials, AuthorityError> {
         let certificate = self.certify(identity, &*key.pair()?, now, identity.role().validity())?;
         Ok(Credentials::new(certificate, key)?)
     }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use rcgen::{DistinguishedName, DnType, ExtendedKeyUsagePurpose};
-use warren_types::NodeRole;
+use sha2::{Digest, Sha256};
+use warren_types::{NodeRole, PublicKeyHash};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::{
@@ -29,23 +30,20 @@ pub enum Role {
     Manager,
     /// A node that runs tasks: dials managers.
     Worker,
-    /// A person who may change everything.
-    Admin,
-    /// A person who may look.
-    Viewer,
+    /// A person or a program that calls the managers. What it may do is in the state of the cluster.
+    User,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 4] = [Role::Manager, Role::Worker, Role::Admin, Role::Viewer];
+    pub const ALL: [Role; 3] = [Role::Manager, Role::Worker, Role::User];
 
     /// The word in certificates, on the command line and in audit lines.
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Manager => "manager",
             Role::Worker => "worker",
-            Role::Admin => "admin",
-            Role::Viewer => "viewer",
+            Role::User => "user",
         }
     }
 
@@ -53,7 +51,7 @@ impl Role {
     pub fn validity(self) -> Duration {
         match self {
             Role::Manager | Role::Worker => 90 * DAY,
-            Role::Admin | Role::Viewer => 365 * DAY,
+            Role::User => 365 * DAY,
         }
     }
 
@@ -66,7 +64,7 @@ impl Role {
     pub(crate) fn key_usages(self) -> Vec<ExtendedKeyUsagePurpose> {
         match self {
             Role::Manager => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
-            Role::Worker | Role::Admin | Role::Viewer => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Role::Worker | Role::User => vec![ExtendedKeyUsagePurpose::ClientAuth],
         }
     }
 
@@ -116,7 +114,7 @@ pub enum IdentityError {
         found: String,
     },
     /// The OU names no role.
-    #[error("expected the role manager, worker, admin or viewer as OU, found {found:?}")]
+    #[error("expected the role manager, worker or user as OU, found {found:?}")]
     Role {
         /// The OU.
         found: String,
@@ -134,7 +132,7 @@ pub enum IdentityError {
 fn expected_names(role: Role) -> String {
     match role {
         Role::Manager => format!("the alternative name {MANAGER_NAME} only"),
-        Role::Worker | Role::Admin | Role::Viewer => "no alternative name".to_owned(),
+        Role::Worker | Role::User => "no alternative name".to_owned(),
     }
 }
 
@@ -172,6 +170,13 @@ impl Identity {
         Self::try_from(&parse_der(der)?)
     }
 
+    /// Reads the identity and the hash of the public key from a certificate. This does not verify the certificate.
+    pub fn with_key_from_der(der: &[u8]) -> Result<(Self, PublicKeyHash), IdentityError> {
+        let certificate = parse_der(der)?;
+        let key = public_key_hash(certificate.public_key().raw);
+        Ok((Self::try_from(&certificate)?, key))
+    }
+
     pub(crate) fn subject(&self) -> DistinguishedName {
         let mut subject = DistinguishedName::new();
         subject.push(DnType::OrganizationName, self.cluster.as_str());
@@ -196,6 +201,11 @@ impl TryFrom<&X509Certificate<'_>> for Identity {
         check_names(certificate, role)?;
         Self::new(cluster, role, id)
     }
+}
+
+/// The hash of a public key in DER (SubjectPublicKeyInfo).
+pub(crate) fn public_key_hash(info: &[u8]) -> PublicKeyHash {
+    PublicKeyHash(Sha256::digest(info).into())
 }
 
 pub(crate) fn parse_der(der: &[u8]) -> Result<X509Certificate<'_>, IdentityError> {
@@ -241,7 +251,7 @@ fn check_names(certificate: &X509Certificate<'_>, role: Role) -> Result<(), Iden
     let names = extension.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
     let right = match role {
         Role::Manager => matches!(names, [GeneralName::DNSName(MANAGER_NAME)]),
-        Role::Worker | Role::Admin | Role::Viewer => names.is_empty(),
+        Role::Worker | Role::User => names.is_empty(),
     };
     if right {
         return Ok(());

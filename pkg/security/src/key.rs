@@ -4,10 +4,11 @@ use std::fmt;
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData};
 use sha2::{Digest, Sha256};
-use warren_types::{Id, NodeId};
+use warren_types::{Id, NodeId, PublicKeyHash};
 use zeroize::Zeroizing;
 
 use crate::MaterialError;
+use crate::identity::public_key_hash;
 
 /// An ECDSA P-256 private key as PKCS #8 PEM. `Debug` shows nothing of it.
 #[derive(Clone)]
@@ -39,6 +40,11 @@ impl PrivateKey {
     /// nobody can have the id who does not have the key, and a node that joins again is the same node.
     pub fn node_id(&self) -> Result<NodeId, MaterialError> {
         Ok(node_id(&*self.pair()?))
+    }
+
+    /// The hash of its public half.
+    pub fn public_hash(&self) -> Result<PublicKeyHash, MaterialError> {
+        Ok(public_key_hash(&self.pair()?.subject_public_key_info()))
     }
 
     pub(crate) fn pair(&self) -> Result<Zeroizing<KeyPair>, MaterialError> {

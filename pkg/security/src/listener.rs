@@ -217,8 +217,8 @@ impl TlsAcceptor {
             }
             Some([certificate, ..]) => {
                 // Issued by our authority, and yet without an identity: refused.
-                let identity = Identity::from_der(certificate).map_err(io::Error::other)?;
-                Ok(PeerConnection::tls(stream, Peer::Certificate { identity, address }, None))
+                let (identity, key) = Identity::with_key_from_der(certificate).map_err(io::Error::other)?;
+                Ok(PeerConnection::tls(stream, Peer::Certificate { identity, key, address }, None))
             }
         }
     }

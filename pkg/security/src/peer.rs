@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use warren_types::PublicKeyHash;
+
 use crate::Identity;
 
 /// The other end, as far as the connection proves it. What it may do is decided by the API.
@@ -15,6 +17,8 @@ pub enum Peer {
     Certificate {
         /// Who the certificate was issued to.
         identity: Identity,
+        /// Hash of its key.
+        key: PublicKeyHash,
         /// Where it dialled from.
         address: SocketAddr,
     },
@@ -50,12 +54,12 @@ impl Peer {
     }
 }
 
-/// As in audit lines: `admin alice at 10.0.0.7:40112`, `uid 1000`, `anonymous client at 10.0.0.7:40112`,
+/// As in audit lines: `user alice at 10.0.0.7:40112`, `uid 1000`, `anonymous client at 10.0.0.7:40112`,
 /// `uid 1000 through manager 42`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Peer::Certificate { identity, address } => write!(f, "{identity} at {address}"),
+            Peer::Certificate { identity, address, .. } => write!(f, "{identity} at {address}"),
             Peer::Local { uid, .. } => write!(f, "uid {uid}"),
             Peer::Anonymous { address } => write!(f, "anonymous client at {address}"),
             Peer::Relayed { caller, by } => write!(f, "{caller} through {by}"),

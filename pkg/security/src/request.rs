@@ -6,10 +6,11 @@ use rcgen::{
 };
 use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject;
-use warren_types::NodeId;
+use warren_types::{NodeId, PublicKeyHash};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
+use crate::identity::public_key_hash;
 use crate::key::node_id;
 use crate::{AuthorityError, PrivateKey};
 
@@ -86,6 +87,11 @@ impl CertificateRequest {
     /// The id of the node that has the key; see [`PrivateKey::node_id`].
     pub fn node_id(&self) -> NodeId {
         node_id(&self.public_key)
+    }
+
+    /// The hash of the key.
+    pub fn key_hash(&self) -> PublicKeyHash {
+        public_key_hash(&self.public_key.subject_public_key_info())
     }
 
     pub(crate) fn public_key(&self) -> &impl PublicKeyData {

@@ -21,6 +21,7 @@ pub mod name;
 pub mod network;
 pub mod network_view;
 pub mod object;
+pub mod public_key;
 pub mod quantity;
 pub mod raft;
 pub mod secret_object;
@@ -33,6 +34,7 @@ pub mod template;
 mod text;
 pub mod time;
 pub mod token;
+pub mod user;
 pub mod verification;
 pub mod violation;
 pub mod volume;
@@ -46,9 +48,11 @@ pub use canonical_image::CanonicalImage;
 pub use catalogue::{Catalogue, CatalogueService, Endpoint, PortName, ServicePort};
 pub use cluster_settings::{ClusterSettings, ClusterSettingsChange};
 pub use data_plane::{DataPlane, WireGuardKey};
-pub use id::{ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, VolumeId};
+pub use id::{
+    ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, UserId, VolumeId,
+};
 pub use member::{ManagerAddress, Member, MemberId, ParseManagerAddressError, Suffrage};
-pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, VolumeName};
+pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, UserName, VolumeName};
 pub use network::{
     DnsLabel, EndpointMode, INGRESS_NETWORK, INGRESS_NETWORK_NAME, INGRESS_NETWORK_NUMBER, Network,
     NetworkId, NetworkName,
@@ -62,6 +66,7 @@ pub use object::{
     RareTaskFields, Revision, RolloutFailure, RolloutKind, RolloutRecord, Service, Task, TaskStatus,
     TaskStatusDetails, validate_engine_labels,
 };
+pub use public_key::PublicKeyHash;
 pub use quantity::{Bytes, MilliCpu, Resources};
 pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion};
 pub use signal::Signal;
@@ -77,6 +82,7 @@ pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
 pub use token::{Token, TokenHash, validate_token_labels};
+pub use user::{ADMINISTRATOR, LoginToken, MAX_USER_KEYS, User, UserRole};
 pub use verification::{
     BuiltInCheck, CheckProgram, NodeCheck, NodeCheckOutcome, NodeCheckResult, NodeVerification,
     VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState, unverified_taint,

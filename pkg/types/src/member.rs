@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use crate::text::serde_as_text;
-use crate::{ManagerId, NodeName, Timestamp};
+use crate::{ManagerId, NodeName, PublicKeyHash, Timestamp};
 
 /// The longest host of an address, in bytes: a name in the DNS.
 const MAX_HOST_LENGTH: usize = 253;
@@ -38,6 +38,8 @@ pub struct Member {
     pub version: u64,
     /// When it joined.
     pub created_at: Timestamp,
+    /// The key of the administrator of its machine, who is accepted as long as the manager is a member.
+    pub administrator_key: Option<PublicKeyHash>,
 }
 
 /// The desired suffrage of a manager.

@@ -84,6 +84,10 @@ names! {
     VolumeName:
         "a volume name (1 to 64 letters, digits, '.', '_' and '-', starting and ending with a letter or digit)",
         volume_name;
+    /// A user's name: also the name in certificates.
+    UserName:
+        "a user name (1 to 64 letters, digits, '.', '_', '-', '@' and '+', starting and ending with a letter or digit)",
+        user_name;
     /// The digest of an image's manifest or index: `sha256:` and 64 hexadecimal digits.
     ImageDigest:
         "an image digest (sha256: and 64 of 0-9 and a-f)", is_image_digest;
@@ -114,6 +118,12 @@ fn secret_object_name(text: &str) -> bool {
 
 fn volume_name(text: &str) -> bool {
     secret_object_name(text) && !text.contains(':')
+}
+
+fn user_name(text: &str) -> bool {
+    text.len() <= 64
+        && ends_alphanumeric(text)
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-@+".contains(&b))
 }
 
 fn image_reference(text: &str) -> bool {

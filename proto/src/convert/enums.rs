@@ -3,7 +3,7 @@
 use warren_types::spec::{FailureAction, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder};
 use warren_types::{
     Availability, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCheckOutcome, NodeCondition,
-    NodeRole, NodeStatus, PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState,
+    NodeRole, NodeStatus, PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState, UserRole,
     VerificationState, Violation, Violations,
 };
 
@@ -51,6 +51,7 @@ enums! {
         PeersUnreachable
     } "a condition that this version supports";
     NodeRole { Worker Manager } "worker or manager";
+    UserRole { Viewer Operator Admin } "viewer, operator or admin";
     NodeStatus { Unknown Ready Down } "UNKNOWN, READY or DOWN";
     PauseCause {
         Policy DataMayHaveChanged NoGoodRevision NotRestorable IsRollback
@@ -110,6 +111,7 @@ readers! {
     node_status: NodeStatus
     secret_object_kind: SecretObjectKind
     task_state: TaskState
+    user_role: UserRole
 }
 
 /// The desired suffrage of a manager; `None` if unspecified.

@@ -2,19 +2,21 @@
 
 use prost::bytes;
 use warren_types::{
-    Bytes, FailureOutcome, Member, Network, Node, ReleasedVolume, RolloutFailure, RolloutKind, RolloutRecord,
-    SealedData, SecretObject, Timestamp, Token, Violation, Violations, Volume,
+    Bytes, FailureOutcome, LoginToken, Member, Network, Node, ReleasedVolume, RolloutFailure, RolloutKind,
+    RolloutRecord, SealedData, SecretObject, Timestamp, Token, User, Violation, Violations, Volume,
 };
 
 use super::fields::FieldReader;
-use super::wire_form::{WireForm, field, number_or_zero, read_field, required_messages, wire_structs};
+use super::wire_form::{
+    WireForm, field, number_or_zero, read_field, required_messages, user_keys, wire_structs,
+};
 use crate::v1;
 use crate::v1::rollout_failure::Outcome;
 
 wire_structs! {
     Member as StoredMember {
         member_id, id: manager_id, name, address, desired_suffrage, replaces, removing, feature_level: level, version,
-        created_at
+        created_at, administrator_key
     };
     Network as StoredNetwork { id, name, version, created_at, labels, internal, number };
     Node as StoredNode {
@@ -25,6 +27,8 @@ wire_structs! {
     RolloutFailure as RolloutFailure { revision, task_id: task, slot, reason, at, outcome };
     RolloutRecord as StoredRollout { good_revision, is_rollback: kind, resumed_at, updated, updated_at, failures };
     SecretObject as StoredSecretObject { id, kind, name, version, created_at, updated_at, labels, versions };
+    LoginToken as StoredLoginToken { hash, expires_at, used_by };
+    User as StoredUser { id, name, role, version, created_at, expires_at, login, keys by user_keys };
     Token as StoredToken { id, version, role, hash, created_at, expires_at, uses, max_uses, labels };
 }
 

@@ -11,9 +11,9 @@ use warren_types::spec::{Capability, Constraint, DeviceAccess, PlacementPreferen
 use warren_types::{
     AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
     ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeLabel,
-    NodeName, Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal, Taint,
-    TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, Violation, Violations, VolumeDriver,
-    VolumeId, VolumeName, WireGuardKey,
+    NodeName, PublicKeyHash, Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal,
+    Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, UserId, UserName, Violation,
+    Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};
@@ -175,8 +175,8 @@ macro_rules! texts {
 texts! {
     Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
     ManagerId NetworkId NetworkName NodeCheck NodeId NodeLabel NodeName PlacementPreference SecretObjectId
-    SecretObjectName ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName VolumeId VolumeName
-    WireGuardKey
+    SecretObjectName ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName UserId UserName VolumeId
+    VolumeName WireGuardKey
 }
 
 /// Texts that are empty for `None`.
@@ -287,6 +287,16 @@ impl WireForm<bytes::Bytes> for TokenHash {
     }
 }
 
+impl WireForm<bytes::Bytes> for PublicKeyHash {
+    fn to_wire(&self) -> bytes::Bytes {
+        self.0.to_wire()
+    }
+
+    fn from_wire(wire: bytes::Bytes) -> Result<Self, Violations> {
+        WireForm::from_wire(wire).map(Self)
+    }
+}
+
 impl<T: WireForm<W>, W> WireForm<Option<W>> for Option<T> {
     fn to_wire(&self) -> Option<W> {
         self.as_ref().map(T::to_wire)
@@ -366,6 +376,28 @@ pub(super) mod number_or_zero {
         let invalid =
             |_| Violation::new("", format!("{wire} is out of range; give one of 1 to 65535")).into();
         wire.try_into().map_err(invalid)
+    }
+}
+
+/// The keys of a user, by key.
+pub(super) mod user_keys {
+    use std::collections::BTreeMap;
+
+    use warren_types::{PublicKeyHash, Timestamp, Violations};
+
+    use super::{WireForm, read_field};
+    use crate::v1;
+
+    pub fn to_wire(keys: &BTreeMap<PublicKeyHash, Timestamp>) -> Vec<v1::StoredUserKey> {
+        keys.iter()
+            .map(|(hash, added)| v1::StoredUserKey { hash: hash.to_wire(), added_at: added.0 })
+            .collect()
+    }
+
+    pub fn from_wire(wire: Vec<v1::StoredUserKey>) -> Result<BTreeMap<PublicKeyHash, Timestamp>, Violations> {
+        let key =
+            |stored: v1::StoredUserKey| Ok((read_field("hash", stored.hash)?, Timestamp(stored.added_at)));
+        wire.into_iter().map(key).collect()
     }
 }
 

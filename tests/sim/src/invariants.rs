@@ -443,6 +443,7 @@ impl ClusterSimulation {
                 StateChange::Assignment(_)
                 | StateChange::Cluster
                 | StateChange::Token(_)
+                | StateChange::User(_)
                 | StateChange::Network(_)
                 | StateChange::Addresses
                 | StateChange::Member(_) => {}

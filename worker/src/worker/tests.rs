@@ -322,7 +322,7 @@ async fn stuck_cleanup_times_out() {
 #[tokio::test]
 async fn non_node_certificate_is_refused() {
     let machine = Machine::new();
-    for (role, id) in [(Role::Admin, settings().node.to_string()), (Role::Worker, "somebody".to_string())] {
+    for (role, id) in [(Role::User, settings().node.to_string()), (Role::Worker, "somebody".to_string())] {
         let refused = Worker::start(machine.config(role, &id), machine.backends()).await;
         assert!(matches!(refused, Err(WorkerStartError::Certificate { .. })), "{role:?} {id}");
     }

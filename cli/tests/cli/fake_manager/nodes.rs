@@ -38,7 +38,7 @@ impl v1::nodes_server::Nodes for FakeApi {
     async fn get(&self, request: Request<v1::Reference>) -> Result<Response<v1::Node>, Status> {
         let reference = request.into_inner().reference;
         if reference == "forbidden" {
-            let message = "needs the role admin, this is a viewer";
+            let message = "needs the role admin; the caller has the role viewer";
             return Err(Problem::new(Code::PermissionDenied, "DENIED", message).into());
         }
         if reference == "leaderless" {

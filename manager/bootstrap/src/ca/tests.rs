@@ -55,8 +55,7 @@ fn certificate_from_future_is_reissued() {
     let keys = ManagerKeys::open(dir.path(), false, now).unwrap();
     let ahead = CertificateIssuer::new(dir.path(), &keys.authority, now + DAY);
     for file in files {
-        let identity = Credentials::load(&dir.path().join(file)).unwrap().identity().clone();
-        ahead.issue(file, &identity).unwrap();
+        ahead.renew(file, &Credentials::load(&dir.path().join(file)).unwrap()).unwrap();
     }
     open(dir.path(), false, now).unwrap();
     files.iter().for_each(|file| assert!(issued(file) <= now, "{file} at its start"));

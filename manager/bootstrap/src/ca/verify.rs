@@ -52,7 +52,7 @@ pub fn verify_certificates(dir: &Path, identity: &MemberIdentity) -> Result<(), 
             why: format!("{AUTHORITY_FILE} did not issue it: {why}"),
         });
     }
-    check_reissuable(&dir.join(ADMIN_FILE), &desired, Role::Admin, None)?;
+    check_reissuable(&dir.join(ADMIN_FILE), &desired, Role::User, None)?;
     check_reissuable(&dir.join(NODE_FILE), &desired, Role::Worker, identity.node.map(|node| node.to_string()))
 }
 

@@ -1,6 +1,8 @@
-//! Events of volumes, networks, secret objects and join tokens.
+//! Events of volumes, networks, secret objects, join tokens and users.
 
-use warren_types::{NetworkId, SecretObject, SecretObjectId, TokenId, Volume, VolumeId};
+use warren_types::{
+    NetworkId, SecretObject, SecretObjectId, TokenId, User, UserId, UserRole, Volume, VolumeId,
+};
 
 use super::{Comparison, EventAction, FieldChanges, ObjectEvent, action_of};
 use crate::state::ObjectKind;
@@ -50,6 +52,21 @@ impl Comparison<'_> {
         }
         let kind = ObjectKind::SecretObject(newest.kind);
         Some((kind, action, ObjectEvent::new(id, &newest.name, changes)))
+    }
+
+    /// Never a hash of a token, or a key.
+    pub(super) fn user(&self, id: &UserId) -> Option<(ObjectKind, EventAction, ObjectEvent)> {
+        let (before, after) = (self.before.users.get(id), self.after.user(id));
+        let action = action_of(before, after)?;
+        let name = after.or(before).map(|user| user.name.clone())?;
+        let mut changes = FieldChanges::default();
+        if let (Some(before), Some(after)) = (before, after) {
+            changes.compare("role", before.role, after.role, UserRole::to_string);
+            changes.compare("logins", before.keys.len(), after.keys.len(), usize::to_string);
+            let expiry = |user: &User| user.login.as_ref().map_or(0, |login| login.expires_at.0);
+            changes.compare("loginToken", expiry(before), expiry(after), u64::to_string);
+        }
+        Some((ObjectKind::User, action, ObjectEvent::new(id, name, changes)))
     }
 
     pub(super) fn token(&self, id: &TokenId) -> Option<(ObjectKind, EventAction, ObjectEvent)> {

@@ -170,6 +170,7 @@ impl NetworkHistory {
                 StateChange::Cluster
                 | StateChange::Assignment(_)
                 | StateChange::Token(_)
+                | StateChange::User(_)
                 | StateChange::SecretObject(_)
                 | StateChange::Volume(_)
                 | StateChange::Addresses

@@ -18,13 +18,14 @@ mod secret_object;
 mod service;
 mod task;
 mod token;
+mod user;
 mod verification;
 mod volume;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_types::{Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token};
+use warren_types::{LoginToken, Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token};
 
 pub(super) use network::{default_network, first_virtual_addresses};
 pub use revision::REVISION_HISTORY_LIMIT;
@@ -145,6 +146,20 @@ impl State {
             }
             Command::RemoveToken { id, .. } => Ok(token::remove(self, entry, *id)),
             Command::DeleteTokens { tokens, .. } => Ok(token::delete(self, entry, tokens)),
+            Command::CreateUser { id, name, role, login_hash, login_expires_at, expires_at, .. } => {
+                let login = LoginToken { hash: *login_hash, expires_at: *login_expires_at, used_by: None };
+                let expected = user::DesiredUser { name, role: *role, login, expires_at: *expires_at };
+                user::create(self, entry, *id, expected)
+            }
+            Command::UpdateUser { id, version, role, login_hash, login_expires_at, remove_keys, .. } => {
+                let login = login_hash.zip(*login_expires_at);
+                user::update(self, entry, (*id, *version), *role, login, *remove_keys)
+            }
+            Command::RemoveUser { id, .. } => Ok(user::remove(self, entry, *id)),
+            Command::LoginUser { hash, key, .. } => user::login(self, entry, hash, *key),
+            Command::SetAdministratorKey { member, key, .. } => {
+                member::set_administrator_key(self, entry, *member, *key)
+            }
             Command::JoinNode { hash, id, name, description, taints, .. } => {
                 token::join(self, entry, *hash, *id, name, (description, taints))
             }

@@ -27,7 +27,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use self::storage::secret_object_version;
 use super::{Cluster, State};
 
-pub(super) use self::node::{cursor, departed_manager, member, node, removed_node, token};
+pub(super) use self::node::{cursor, departed_manager, member, node, removed_node, token, user};
 pub(super) use self::storage::{network, secret_object, volume, withdrawn};
 
 /// The digest of a state after the entry at `index`.
@@ -80,6 +80,7 @@ impl DigestSum {
         state.tasks().for_each(|held| sum.add(task(held)));
         state.nodes().for_each(|held| sum.add(node(held)));
         state.tokens().for_each(|held| sum.add(token(held)));
+        state.users().for_each(|held| sum.add(user(held)));
         state.secret_objects().for_each(|held| sum.add(secret_object(held)));
         state.volumes().for_each(|held| sum.add(volume(held)));
         state.networks().for_each(|held| sum.add(network(held)));
@@ -127,6 +128,7 @@ enum HashKind {
     DepartedManager = 21,
     Network = 22,
     Withdrawn = 23,
+    User = 24,
 }
 
 /// The cluster's settings.

@@ -11,9 +11,9 @@ use std::net::Ipv4Addr;
 use imbl::{OrdMap, OrdSet};
 use ipnet::Ipv4Net;
 use warren_types::{
-    Availability, DnsLabel, NetworkId, NetworkName, Node, NodeId, NodeName, Revision, SecretObjectId,
-    SecretObjectKind, SecretObjectName, Service, ServiceId, ServiceName, Taint, TaintEffect, Task, TaskId,
-    TokenHash, TokenId, Volume, VolumeId, VolumeName,
+    Availability, DnsLabel, NetworkId, NetworkName, Node, NodeId, NodeName, PublicKeyHash, Revision,
+    SecretObjectId, SecretObjectKind, SecretObjectName, Service, ServiceId, ServiceName, Taint, TaintEffect,
+    Task, TaskId, TokenHash, TokenId, User, UserId, UserName, Volume, VolumeId, VolumeName,
 };
 
 use self::facets::diff;
@@ -57,6 +57,9 @@ pub(crate) struct StateIndex {
     pub service_names: OrdMap<ServiceName, ServiceId>,
     pub node_names: OrdMap<NodeName, NodeId>,
     pub token_hashes: OrdMap<TokenHash, TokenId>,
+    pub user_names: OrdMap<UserName, UserId>,
+    pub user_keys: OrdMap<PublicKeyHash, UserId>,
+    pub login_hashes: OrdMap<TokenHash, UserId>,
     /// Host ports that services publish, in the whole cluster. A service has the ports of its spec, and those
     /// of each earlier revision until the last task of it is removed: so no other service takes a port during
     /// an update that gives it up, and until then it is free for a rollback.
@@ -126,12 +129,29 @@ impl StateIndex {
         let mut index = Self { token_hashes, ..Self::default() };
         state.secret_objects().for_each(|content| index.add_secret_object(content));
         state.volumes().for_each(|volume| index.add_volume(volume));
+        state.users().for_each(|user| index.add_user_record(user));
         state.services().for_each(|service| index.add_service(service));
         state.nodes().for_each(|node| index.add_node(node));
         index.network_names = state.networks().map(|network| (network.name.clone(), network.id)).collect();
         state.tasks().for_each(|task| index.change_task(task, None, Some(Facets::of(task))));
         state.withdrawn.keys().for_each(|item| index.add_withdrawn(*item));
         index
+    }
+
+    pub(super) fn add_user_record(&mut self, user: &User) {
+        self.user_names.insert(user.name.clone(), user.id);
+        self.user_keys.extend(user.keys.keys().map(|key| (*key, user.id)));
+        self.login_hashes.extend(user.login.iter().map(|login| (login.hash, user.id)));
+    }
+
+    pub(super) fn remove_user_record(&mut self, user: &User) {
+        self.user_names.remove(&user.name);
+        for key in user.keys.keys() {
+            self.user_keys.remove(key);
+        }
+        if let Some(login) = &user.login {
+            self.login_hashes.remove(&login.hash);
+        }
     }
 
     pub(super) fn add_volume(&mut self, volume: &Volume) {

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::spec::validate_taints;
 use warren_types::{
-    DesiredTaskState, Health, Node, NodeStatus, PublishedPort, RolloutRecord, Service, ServiceId,
-    ServiceMode, Task, TaskState, Token, Violations,
+    ADMINISTRATOR, DesiredTaskState, Health, MAX_USER_KEYS, Node, NodeStatus, PublishedPort, RolloutRecord,
+    Service, ServiceId, ServiceMode, Task, TaskState, Token, User, Violations,
 };
 
 use super::digest::DigestSum;
-use super::{MAX_TOKENS, REVISION_HISTORY_LIMIT, State, StateIndex, WithdrawnAddress, address};
+use super::{MAX_TOKENS, MAX_USERS, REVISION_HISTORY_LIMIT, State, StateIndex, WithdrawnAddress, address};
 
 /// An invariant that does not hold. Always a defect, never caused by a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +94,7 @@ impl State {
         self.check_networks()?;
         self.check_nodes()?;
         self.check_tokens()?;
+        self.check_users()?;
         self.check_members()?;
         self.check_secret_objects()?;
         let volumes = self.check_volumes()?;
@@ -192,6 +193,23 @@ impl State {
         }
         let count = self.tokens.len();
         ensure(count <= MAX_TOKENS, || format!("there are {count} tokens"))
+    }
+
+    fn check_users(&self) -> Result<(), InvariantViolation> {
+        let (mut names, mut keys, mut logins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for user in self.users() {
+            let User { id, name, version, login, keys: own, .. } = &**user;
+            ensure(names.insert(name) && name.as_str() != ADMINISTRATOR, || {
+                format!("two users are called {name}")
+            })?;
+            let distinct = own.keys().all(|key| keys.insert(key));
+            ensure(distinct && own.len() <= MAX_USER_KEYS, || format!("the keys of user {id} are {own:?}"))?;
+            let is_own = login.as_ref().is_none_or(|login| logins.insert(login.hash));
+            ensure(is_own, || format!("user {id} has the login token of another"))?;
+            ensure(*version <= self.applied.index, || format!("user {id} is of a later entry"))?;
+        }
+        let count = self.users.len();
+        ensure(count <= MAX_USERS, || format!("there are {count} users"))
     }
 
     fn check_nodes(&self) -> Result<(), InvariantViolation> {

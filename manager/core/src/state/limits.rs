@@ -20,6 +20,8 @@ pub const MAX_NODE_SUBNETS: usize = 4;
 pub const MAX_NETWORKS: usize = 4096;
 /// The most tokens, so that a script that creates one per host does not fill the cluster's state.
 pub const MAX_TOKENS: usize = 1000;
+/// The most users.
+pub const MAX_USERS: usize = 1000;
 /// How long an expired token is still listed, so that a user whose join was rejected finds it.
 pub const EXPIRED_TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use warren_types::{
     Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, Service, ServiceId,
-    Task, TaskId, Token, TokenId, Volume, VolumeId,
+    Task, TaskId, Token, TokenId, User, UserId, Volume, VolumeId,
 };
 
 use super::grouped_map::GroupedMap;
@@ -20,6 +20,7 @@ pub struct StateObjects {
     tasks: GroupedMap<TaskId, Arc<Task>>,
     pub(crate) nodes: OrdMap<NodeId, Arc<Node>>,
     pub(crate) tokens: OrdMap<TokenId, Arc<Token>>,
+    pub(crate) users: OrdMap<UserId, Arc<User>>,
     pub(crate) secret_objects: OrdMap<SecretObjectId, Arc<SecretObject>>,
     pub(crate) volumes: OrdMap<VolumeId, Arc<Volume>>,
     pub(crate) networks: OrdMap<NetworkId, Arc<Network>>,
@@ -42,6 +43,7 @@ impl State {
             tasks: self.tasks.clone(),
             nodes: self.nodes.clone(),
             tokens: self.tokens.clone(),
+            users: self.users.clone(),
             secret_objects: self.secret_objects.clone(),
             volumes: self.volumes.clone(),
             networks: self.networks.clone(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warren_types::{
     Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, Service, ServiceId,
-    TaskId, Token, TokenId, Volume, VolumeId,
+    TaskId, Token, TokenId, User, UserId, Volume, VolumeId,
 };
 
 use super::{Cluster, Refusal};
@@ -43,6 +43,8 @@ pub enum CommandResponse {
     Node(Arc<Node>),
     /// Response to commands on a join token.
     Token(Arc<Token>),
+    /// Response to commands on a user.
+    User(Arc<User>),
     /// Response to commands on a secret object.
     SecretObject(Arc<SecretObject>),
     /// Response to commands on a volume.
@@ -74,7 +76,7 @@ macro_rules! object_of_response {
     )*};
 }
 
-object_of_response!(Cluster, Service, Node, Token, SecretObject, Volume, Network, Member);
+object_of_response!(Cluster, Service, Node, Token, User, SecretObject, Volume, Network, Member);
 
 /// The key of something that changed. Look it up in the state: if it does not exist, it was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +93,8 @@ pub enum StateChange {
     Assignment(NodeId),
     /// A join token.
     Token(TokenId),
+    /// A user.
+    User(UserId),
     /// A secret, a config or a credential.
     SecretObject(SecretObjectId),
     /// A volume.

@@ -3,6 +3,7 @@
 mod network;
 mod resolve;
 mod storage;
+mod users;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -16,6 +17,7 @@ use warren_types::{
     VolumeName,
 };
 
+pub use self::users::KeyHolder;
 use super::address::{address_capacity, subnet_capacity};
 use super::{MAX_NODE_SUBNETS, NodeAllocation, NodeEligibility, Refusal, State, TaskCounts};
 

@@ -4,7 +4,7 @@ mod kind;
 
 use warren_types::{
     Bytes, ClusterId, ManagerAddress, NetworkName, NodeName, NodeRole, NodeStatus, PublishedPort,
-    SecretObjectKind, SecretObjectName, ServiceName, Violations, VolumeName,
+    SecretObjectKind, SecretObjectName, ServiceName, UserName, Violations, VolumeName,
 };
 
 pub use self::kind::ObjectKind;
@@ -250,6 +250,38 @@ pub enum Refusal {
     #[error("there are {found} tokens already; remove some first (`warren token ls`)")]
     TooManyTokens {
         /// The number of tokens.
+        found: u32,
+    },
+    /// The limit of users is reached.
+    #[error("there are {found} users already; remove some first (`warren user ls`)")]
+    TooManyUsers {
+        /// The number of users.
+        found: u32,
+    },
+    /// There is no login token with that secret, or not any more.
+    #[error(
+        "unknown login token: it was used, replaced or removed; an administrator makes a new one with `warren user \
+         token NAME`"
+    )]
+    LoginTokenNotFound,
+    /// The login token has expired.
+    #[error("the login token has expired; an administrator makes a new one with `warren user token NAME`")]
+    LoginTokenExpired,
+    /// The user is not accepted any more.
+    #[error("user {user} has expired")]
+    UserExpired {
+        /// The user.
+        user: UserName,
+    },
+    /// The user is logged in on too many machines.
+    #[error(
+        "user {user} is logged in on {found} machines already; end these logins with `warren user token {user} \
+         --logout`"
+    )]
+    TooManyUserKeys {
+        /// The user.
+        user: UserName,
+        /// The number of keys.
         found: u32,
     },
     /// Services or tasks use the secret object.

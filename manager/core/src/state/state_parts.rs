@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warren_types::{
     ManagerId, Member, MemberId, Network, Node, NodeId, Revision, SecretObject, Service, ServiceId, Task,
-    Timestamp, Token, Volume,
+    Timestamp, Token, User, Volume,
 };
 
 use super::apply::{default_network, first_virtual_addresses};
@@ -41,6 +41,8 @@ pub struct StateParts {
     /// By id.
     pub tokens: Vec<Arc<Token>>,
     /// By id.
+    pub users: Vec<Arc<User>>,
+    /// By id.
     pub secret_objects: Vec<Arc<SecretObject>>,
     /// By id.
     pub volumes: Vec<Arc<Volume>>,
@@ -72,6 +74,7 @@ impl State {
             nodes: self.nodes.values().map(|node| (node.clone(), cursor(node))).collect(),
             tasks: self.tasks.values().cloned().collect(),
             tokens: self.tokens.values().cloned().collect(),
+            users: self.users.values().cloned().collect(),
             secret_objects: self.secret_objects.values().cloned().collect(),
             volumes: self.volumes.values().cloned().collect(),
             networks: self.networks.values().cloned().collect(),
@@ -95,6 +98,7 @@ impl State {
             cluster: parts.cluster,
             services: parts.services.into_iter().map(|service| (service.id, service)).collect(),
             tokens: parts.tokens.into_iter().map(|token| (token.id, token)).collect(),
+            users: parts.users.into_iter().map(|user| (user.id, user)).collect(),
             secret_objects: parts.secret_objects.into_iter().map(|content| (content.id, content)).collect(),
             volumes: parts.volumes.into_iter().map(|volume| (volume.id, volume)).collect(),
             networks: parts.networks.into_iter().map(|network| (network.id, network)).collect(),

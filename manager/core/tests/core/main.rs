@@ -45,6 +45,7 @@ mod task_history;
 mod tasks;
 mod test_cluster;
 mod updates;
+mod users;
 mod verification;
 mod volumes;
 mod why;

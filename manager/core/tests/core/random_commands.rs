@@ -139,6 +139,7 @@ fn persons_command() -> impl Strategy<Value = Command> {
         ),
         1 => (id(), version(), time()).prop_map(|(id, version, at)| Command::ResumeRollout { id, version, at }),
         2 => tokens_command(),
+        2 => users_command(),
         4 => storage::command(),
         1 => time().prop_map(|at| {
             Command::CreateCluster { id: ClusterId(Id(9)), ranges: vec![], feature_level: 1, at }
@@ -187,6 +188,30 @@ fn tokens_command() -> impl Strategy<Value = Command> {
             let (name, description) = (name.parse().unwrap(), description(resources(1000, 512)));
             Command::JoinNode { hash, id, name, description, taints, at }
         }),
+    ]
+}
+
+fn users_command() -> impl Strategy<Value = Command> {
+    let id = || (1..4u128).prop_map(|number| UserId(Id(number)));
+    let version = || prop::option::weighted(0.2, 0..9u64);
+    let user_role = || prop::sample::select(UserRole::ALL.to_vec());
+    let key = || (1..4u8).prop_map(|byte| PublicKeyHash([byte; 32]));
+    prop_oneof![
+        3 => (id(), "[ab]", user_role(), secret(), time(), prop::option::of(time()), time()).prop_map(
+            |(id, name, role, login_hash, login_expires_at, expires_at, at)| {
+                let name = name.parse().unwrap();
+                Command::CreateUser { id, name, role, login_hash, login_expires_at, expires_at, at }
+            }
+        ),
+        2 => (id(), version(), prop::option::of(user_role()), prop::option::of(secret()), time(), any::<bool>(), time())
+            .prop_map(|(id, version, role, login_hash, ttl, remove_keys, at)| {
+                let login_expires_at = login_hash.map(|_| ttl);
+                Command::UpdateUser { id, version, role, login_hash, login_expires_at, remove_keys, at }
+            }),
+        1 => (id(), time()).prop_map(|(id, at)| Command::RemoveUser { id, at }),
+        3 => (secret(), key(), time()).prop_map(|(hash, key, at)| Command::LoginUser { hash, key, at }),
+        1 => (1..4u64, key(), time())
+            .prop_map(|(member, key, at)| Command::SetAdministratorKey { member, key, at }),
     ]
 }
 

@@ -111,6 +111,11 @@ commands! {
     CreateToken { id, role, hash, expires_at, max_uses, at, labels }
     RemoveToken { id, at }
     DeleteTokens { term, token_ids: tokens, at }
+    CreateUser { id, name, role, login_hash, login_expires_at, expires_at, at }
+    UpdateUser { id, version, role, login_hash, login_expires_at, remove_keys, at }
+    RemoveUser { id, at }
+    LoginUser { hash, key, at }
+    SetAdministratorKey { member_id: member, key, at }
     JoinNode { hash, id, name, description, at, taints }
     CreateSecretObject { id, kind, name, labels, data, at }
     UpdateSecretObject { id, version, data: content, at }

@@ -42,6 +42,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     parts.nodes.iter().try_for_each(|(node, cursor)| put(Record::Node(stored_node(node, *cursor))))?;
     parts.tasks.iter().try_for_each(|task| put(Record::Task(stored_task(task))))?;
     parts.tokens.iter().try_for_each(|token| put(Record::Token(token.to_wire())))?;
+    parts.users.iter().try_for_each(|user| put(Record::User(user.to_wire())))?;
     parts.secret_objects.iter().try_for_each(|object| put(Record::SecretObject(object.to_wire())))?;
     parts.volumes.iter().try_for_each(|volume| put(Record::Volume(volume.to_wire())))?;
     parts.networks.iter().try_for_each(|network| put(Record::Network(network.to_wire())))?;
@@ -118,6 +119,7 @@ impl SnapshotReader {
                 taken
             }
             Record::Token(stored) => Record::Token(push(&mut parts.tokens, stored)?),
+            Record::User(stored) => Record::User(push(&mut parts.users, stored)?),
             Record::SecretObject(stored) => Record::SecretObject(push(&mut parts.secret_objects, stored)?),
             Record::Volume(stored) => Record::Volume(push(&mut parts.volumes, stored)?),
             Record::Network(stored) => Record::Network(push(&mut parts.networks, stored)?),
@@ -211,6 +213,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
         nodes: Vec::new(),
         tasks: Vec::new(),
         tokens: Vec::new(),
+        users: Vec::new(),
         secret_objects: Vec::new(),
         volumes: Vec::new(),
         members: Vec::new(),

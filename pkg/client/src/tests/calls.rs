@@ -81,13 +81,13 @@ async fn oversized_secret_is_not_sent() {
 #[tokio::test]
 async fn not_found_and_denied_differ() {
     let gets =
-        [Status::not_found("there is no service web"), Status::permission_denied("needs the role Admin")];
+        [Status::not_found("there is no service web"), Status::permission_denied("needs the role admin")];
     let manager = ScriptedApiServer::new(FakeScript { gets: gets.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     assert!(client.services().get("web").await.unwrap_err().is_not_found());
     let denied = client.services().get("web").await.unwrap_err();
-    assert!(matches!(&denied, Error::Denied { why, .. } if why == "needs the role Admin"), "{denied:?}");
+    assert!(matches!(&denied, Error::Denied { why, .. } if why == "needs the role admin"), "{denied:?}");
 }
 
 #[tokio::test]

@@ -167,7 +167,7 @@ pub fn authority() -> CertificateAuthority {
 
 /// An admin with a certificate of `own` who takes managers of `trusted` for managers.
 pub fn admin(trusted: &CertificateAuthority, own: &CertificateAuthority) -> ClientIdentity {
-    let identity = warren_security::Identity::new(own.cluster(), Role::Admin, "alice").unwrap();
+    let identity = warren_security::Identity::new(own.cluster(), Role::User, "alice").unwrap();
     let credentials = own.issue(&identity, SystemTime::now()).unwrap();
     ClientIdentity {
         ca: trusted.certificate_pem().to_owned(),

@@ -37,12 +37,9 @@ fn validity(pem: &str) -> (i64, i64) {
 #[test]
 fn certificate_has_identity_validity_and_usages() {
     let authority = authority();
-    for (role, days, server) in [
-        (Role::Manager, 90, true),
-        (Role::Worker, 90, false),
-        (Role::Admin, 365, false),
-        (Role::Viewer, 365, false),
-    ] {
+    for (role, days, server) in
+        [(Role::Manager, 90, true), (Role::Worker, 90, false), (Role::User, 365, false)]
+    {
         let issued = authority.issue(&identity(role), at(NOW)).unwrap();
         assert_eq!(issued.identity(), &identity(role));
         assert_eq!(issued.expires_at(), at(NOW + days * DAY));
@@ -142,14 +139,14 @@ fn foreign_certificate_is_not_ours() {
 #[test]
 fn issues_only_for_its_cluster_and_validity() {
     let authority = authority();
-    let foreign = Identity::new("c2x", Role::Admin, "eve").unwrap();
+    let foreign = Identity::new("c2x", Role::User, "eve").unwrap();
     let refused = authority.issue(&foreign, at(NOW)).unwrap_err();
     assert!(matches!(refused, AuthorityError::OtherCluster { .. }));
 
     let end = NOW + 20 * 365 * DAY;
-    let late = authority.issue(&identity(Role::Admin), at(end - DAY)).unwrap();
+    let late = authority.issue(&identity(Role::User), at(end - DAY)).unwrap();
     assert_eq!(late.expires_at(), at(end));
-    let refused = authority.issue(&identity(Role::Admin), at(end)).unwrap_err();
+    let refused = authority.issue(&identity(Role::User), at(end)).unwrap_err();
     assert!(matches!(refused, AuthorityError::Expired));
     let refused = CertificateAuthority::create(CLUSTER, UNIX_EPOCH - Duration::from_secs(1)).unwrap_err();
     assert!(matches!(refused, AuthorityError::Clock));
@@ -174,7 +171,7 @@ fn an_authority_survives_its_file() {
     assert_eq!((again.cluster(), again.digest()), (CLUSTER, authority.digest()));
     assert_eq!(again.roots().digests(), [authority.digest()]);
     assert_eq!(authority.digest().to_string().len(), 64);
-    let issued = again.issue(&identity(Role::Admin), at(NOW)).unwrap();
+    let issued = again.issue(&identity(Role::User), at(NOW)).unwrap();
 
     let refused = CertificateAuthority::parse(again.certificate_pem(), issued.key().pem()).unwrap_err();
     assert!(matches!(refused, MaterialError::KeyMismatch));
@@ -211,7 +208,7 @@ fn credentials_round_trip_and_wrong_file_is_named() {
 #[test]
 fn nothing_secret_is_shown() {
     let authority = authority();
-    let issued = authority.issue(&identity(Role::Admin), at(NOW)).unwrap();
+    let issued = authority.issue(&identity(Role::User), at(NOW)).unwrap();
     let shown = format!("{authority:?} {issued:?} {:?}", CertificateBundle::parse(&issued.to_pem()).unwrap());
     for secret in [authority.key(), issued.key()] {
         let body = secret.pem().lines().nth(1).unwrap();

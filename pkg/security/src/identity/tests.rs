@@ -32,7 +32,7 @@ fn identity_is_read_from_certificate() {
 fn names_of_another_role_are_refused() {
     let cases: [(&str, &[&str]); 5] = [
         ("worker", &[MANAGER_NAME]),
-        ("admin", &["example.com"]),
+        ("user", &["example.com"]),
         ("manager", &[]),
         ("manager", &["example.com"]),
         ("manager", &[MANAGER_NAME, "example.com"]),
@@ -66,9 +66,9 @@ fn input_that_is_not_one_certificate_is_refused() {
 #[test]
 fn parts_that_could_forge_a_log_line_are_refused() {
     for bad in ["", "a b", "a\nb", "a,OU=admin", "é", &"x".repeat(65)] {
-        let refused = Identity::new("c1", Role::Admin, bad).unwrap_err();
+        let refused = Identity::new("c1", Role::User, bad).unwrap_err();
         assert_eq!(refused, IdentityError::InvalidPart { part: "id", found: bad.to_owned() });
-        assert!(Identity::new(bad, Role::Admin, "n1").is_err());
+        assert!(Identity::new(bad, Role::User, "n1").is_err());
     }
 }
 

@@ -104,7 +104,8 @@ async fn every_role_is_recognized_and_others_are_anonymous() {
         let client = dial(&authority, Some(&shown), address).await.unwrap();
         let from = client.get_ref().0.local_addr().unwrap();
         let peer = exchange(&mut incoming, client).await;
-        assert_eq!(peer, Peer::Certificate { identity: shown.identity().clone(), address: from });
+        let key = shown.key().public_hash().unwrap();
+        assert_eq!(peer, Peer::Certificate { identity: shown.identity().clone(), key, address: from });
         assert_eq!(peer.to_string(), format!("{role} n2 at {from}"));
     }
     let foreign = dial(&authority, None, address).await.unwrap();
@@ -118,18 +119,18 @@ async fn foreign_authority_is_refused_both_ways() {
     let (mut incoming, address) = serve_as(&ours, &issue(&ours, Role::Manager, "n1")).await;
     let reason = refused_as_manager(dial(&theirs, None, address).await);
     assert!(matches!(reason, CertificateError::UnknownIssuer | CertificateError::BadSignature), "{reason:?}");
-    let intruder = issue(&theirs, Role::Admin, "eve");
+    let intruder = issue(&theirs, Role::User, "eve");
     let text = refusal(dial(&ours, Some(&intruder), address).await).await;
     assert!(text.contains("UnknownCA") || text.contains("DecryptError"), "{text}");
     // Neither of them became a connection: the next one is the good one.
-    let good = dial(&ours, Some(&issue(&ours, Role::Admin, "alice")), address).await.unwrap();
+    let good = dial(&ours, Some(&issue(&ours, Role::User, "alice")), address).await.unwrap();
     assert!(exchange(&mut incoming, good).await.to_string().starts_with("admin alice"));
 }
 
 #[tokio::test]
 async fn only_manager_certificates_serve() {
     let authority = authority();
-    for role in [Role::Worker, Role::Admin, Role::Viewer] {
+    for role in [Role::Worker, Role::User] {
         let pretender = issue(&authority, role, crate::MANAGER_NAME);
         let (_incoming, address) = serve_as(&authority, &pretender).await;
         let reason = refused_as_manager(dial(&authority, None, address).await);
@@ -149,7 +150,7 @@ async fn only_manager_certificates_serve() {
 async fn expired_certificates_are_refused_both_ways() {
     let authority = authority();
     let (_incoming, address) = serve_as(&authority, &issue(&authority, Role::Manager, "n1")).await;
-    let text = refusal(dial(&authority, Some(&issue_expired(&authority, Role::Admin)), address).await).await;
+    let text = refusal(dial(&authority, Some(&issue_expired(&authority, Role::User)), address).await).await;
     assert!(text.contains("CertificateExpired"), "{text}");
 
     let (_incoming, address) = serve_as(&authority, &issue_expired(&authority, Role::Manager)).await;

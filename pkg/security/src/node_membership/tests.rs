@@ -194,7 +194,7 @@ fn certificates_that_are_not_this_nodes_are_not_stored() {
         of_another_key.as_str(),
         &of_another_authority,
         &named(Role::Worker, "0000000000000000000000001"),
-        &named(Role::Admin, &own_id),
+        &named(Role::User, &own_id),
         "",
     ] {
         let refused = store.complete(&ours.roots(), bad).unwrap_err();

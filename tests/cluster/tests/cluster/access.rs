@@ -10,16 +10,30 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 use warren_api::authorization::{METHODS, RequiredRole};
 use warren_security::{CertificateAuthority, Identity, Role};
+use warren_types::UserRole;
 
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE};
 
-const CALLERS: [CallerKind; 6] = [
-    CallerKind::Anonymous,
-    CallerKind::Certified(Role::Viewer),
-    CallerKind::Certified(Role::Worker),
-    CallerKind::Certified(Role::Admin),
-    CallerKind::Certified(Role::Manager),
-    CallerKind::Local,
+/// A kind of caller in the table of permissions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Plain(CallerKind),
+    User(UserRole),
+    /// A user that was removed; an administrator that the CA certified and the state does not list.
+    RemovedUser,
+    ForgedAdministrator,
+}
+
+const CALLERS: [Caller; 9] = [
+    Caller::Plain(CallerKind::Anonymous),
+    Caller::User(UserRole::Viewer),
+    Caller::User(UserRole::Operator),
+    Caller::User(UserRole::Admin),
+    Caller::Plain(CallerKind::Certified(Role::Worker)),
+    Caller::Plain(CallerKind::Certified(Role::Manager)),
+    Caller::Plain(CallerKind::Local),
+    Caller::RemovedUser,
+    Caller::ForgedAdministrator,
 ];
 
 /// A stream method that sends nothing until there is an event.
@@ -40,28 +54,43 @@ async fn call(grpc: &mut Grpc<Channel>, path: &'static str) -> Result<(), Status
     Ok(())
 }
 
-fn is_allowed(caller: CallerKind, need: RequiredRole) -> bool {
-    match need {
-        RequiredRole::Anonymous => caller == CallerKind::Anonymous,
-        RequiredRole::Viewer => {
-            [CallerKind::Certified(Role::Viewer), CallerKind::Certified(Role::Admin), CallerKind::Local]
-                .contains(&caller)
-        }
-        RequiredRole::Admin => [CallerKind::Certified(Role::Admin), CallerKind::Local].contains(&caller),
-        RequiredRole::Worker => caller == CallerKind::Certified(Role::Worker),
-        RequiredRole::Manager => caller == CallerKind::Certified(Role::Manager),
+fn is_allowed(caller: Caller, need: RequiredRole) -> bool {
+    let least = match need {
+        RequiredRole::Anonymous => return caller == Caller::Plain(CallerKind::Anonymous),
+        RequiredRole::Worker => return caller == Caller::Plain(CallerKind::Certified(Role::Worker)),
+        RequiredRole::Manager => return caller == Caller::Plain(CallerKind::Certified(Role::Manager)),
+        RequiredRole::Viewer => UserRole::Viewer,
+        RequiredRole::Operator => UserRole::Operator,
+        RequiredRole::Admin => UserRole::Admin,
+    };
+    match caller {
+        Caller::User(role) => role >= least,
+        Caller::Plain(kind) => kind == CallerKind::Local,
+        Caller::RemovedUser | Caller::ForgedAdministrator => false,
     }
 }
 
 /// Calls as `caller`; a manager is a member of the group.
-async fn channel(world: &ManagerFixture, caller: CallerKind) -> Channel {
-    if caller != CallerKind::Certified(Role::Manager) {
-        return world.channel(caller).await;
-    }
-    let member = world.manager().store().read().state.members().next().expect("it is one itself").manager_id;
+async fn channel(world: &ManagerFixture, caller: Caller) -> Channel {
     let authority = CertificateAuthority::load(&world.data_dir().join("manager/ca.pem")).unwrap();
-    let identity = Identity::new(authority.cluster(), Role::Manager, member.to_string()).unwrap();
-    let credentials = authority.issue(&identity, SystemTime::now()).unwrap();
+    let issue = |role, id: &str| {
+        let identity = Identity::new(authority.cluster(), role, id).unwrap();
+        authority.issue(&identity, SystemTime::now()).unwrap()
+    };
+    let credentials = match caller {
+        Caller::Plain(CallerKind::Certified(Role::Manager)) => {
+            let state = &world.manager().store().read().state;
+            issue(Role::Manager, &state.members().next().expect("it is one itself").manager_id.to_string())
+        }
+        Caller::Plain(kind) => return world.channel(kind).await,
+        Caller::User(role) => world.user(role.as_str().trim_end_matches('n'), role).await,
+        Caller::RemovedUser => {
+            let removed = world.user("removed", UserRole::Admin).await;
+            world.admin().await.users().remove("removed").await.unwrap();
+            removed
+        }
+        Caller::ForgedAdministrator => issue(Role::User, "admin"),
+    };
     world.channel_as(Some(&credentials)).await
 }
 
@@ -71,8 +100,10 @@ async fn every_method_admits_exactly_its_callers() {
     for caller in CALLERS {
         let mut grpc = Grpc::new(channel(&world, caller).await);
         let denied = match caller {
-            CallerKind::Anonymous => Code::Unauthenticated,
-            CallerKind::Certified(_) | CallerKind::Local => Code::PermissionDenied,
+            Caller::Plain(CallerKind::Anonymous) | Caller::RemovedUser | Caller::ForgedAdministrator => {
+                Code::Unauthenticated
+            }
+            Caller::Plain(_) | Caller::User(_) => Code::PermissionDenied,
         };
         for (path, need) in METHODS {
             let code = call(&mut grpc, path).await.map_or_else(|status| status.code(), |()| Code::Ok);
@@ -84,8 +115,7 @@ async fn every_method_admits_exactly_its_callers() {
             }
         }
         let unknown = call(&mut grpc, "/warren.v1.Services/Guess").await.unwrap_err().code();
-        let expected =
-            if caller == CallerKind::Anonymous { Code::Unauthenticated } else { Code::Unimplemented };
+        let expected = if denied == Code::Unauthenticated { denied } else { Code::Unimplemented };
         assert_eq!(unknown, expected, "{caller:?}");
     }
 }
@@ -93,7 +123,10 @@ async fn every_method_admits_exactly_its_callers() {
 #[test]
 fn anonymous_caller_can_only_join() {
     let open = METHODS.iter().filter(|(_, need)| *need == RequiredRole::Anonymous).map(|(path, _)| *path);
-    assert_eq!(open.collect::<Vec<_>>(), ["/warren.v1.Membership/Join", "/warren.v1.Managers/Join"]);
+    assert_eq!(
+        open.collect::<Vec<_>>(),
+        ["/warren.v1.Users/Login", "/warren.v1.Membership/Join", "/warren.v1.Managers/Join"]
+    );
 }
 
 /// A certificate of the right role is not enough between managers: it must belong to a member.

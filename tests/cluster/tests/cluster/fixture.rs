@@ -5,19 +5,21 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use rand::RngExt;
+use tonic::Status;
 use tonic::transport::Channel;
-use warren_client::{Client, ClientIdentity, ClientTarget, PrivateKeyPem};
+use warren_client::{Client, ClientIdentity, ClientTarget, JoinToken, NewUser, PrivateKeyPem};
 use warren_log::LogEngine;
 use warren_manager::manager::ManagerStartError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
 use warren_proto::v1;
-use warren_security::{CertificateAuthority, Credentials, Role};
+use warren_proto::v1::users_client::UsersClient;
+use warren_security::{CertificateAuthority, CertificateRequest, Credentials, PrivateKey, Role};
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::{
     Bytes, Id, MilliCpu, NodeDescription, Resources, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
-    UpdatePolicy,
+    UpdatePolicy, UserId, UserRole,
 };
 
 use crate::dial;
@@ -151,8 +153,8 @@ impl ManagerFixture {
     fn credentials(&self, role: Role) -> Credentials {
         match role {
             Role::Worker => self.manager().node().unwrap().1,
-            Role::Admin => self.manager().admin(),
-            Role::Manager | Role::Viewer => {
+            Role::User => self.manager().admin(),
+            Role::Manager => {
                 let authority = self.authority();
                 let identity = warren_security::Identity::new(authority.cluster(), role, "someone").unwrap();
                 authority.issue(&identity, SystemTime::now()).unwrap()
@@ -167,14 +169,37 @@ impl ManagerFixture {
 
     /// A client with the administrator's certificate.
     pub async fn admin(&self) -> Client {
-        let admin = self.manager().admin();
+        self.client_as(&self.manager().admin()).await
+    }
+
+    /// A client with these credentials.
+    pub async fn client_as(&self, user: &Credentials) -> Client {
         let identity = ClientIdentity {
             ca: self.manager().roots().pem().to_owned(),
-            certificate: admin.certificate_pem().to_owned(),
-            key: PrivateKeyPem(admin.key().pem().to_owned()),
+            certificate: user.certificate_pem().to_owned(),
+            key: PrivateKeyPem(user.key().pem().to_owned()),
         };
         let address = self.manager().address().to_string().parse().unwrap();
         Client::connect(&ClientTarget::Tcp { addresses: vec![address], identity }).await.unwrap()
+    }
+
+    /// A new user with this role, logged in.
+    pub async fn user(&self, name: &str, role: UserRole) -> Credentials {
+        let user =
+            NewUser { name: name.parse().unwrap(), role, ttl: None, login_ttl: Duration::from_secs(60) };
+        let id = UserId(Id(rand::rng().random()));
+        let (_, token) = self.admin().await.users().create(id, &user).await.unwrap();
+        self.login(&token).await.unwrap()
+    }
+
+    /// Logs in with a new key.
+    pub async fn login(&self, token: &JoinToken) -> Result<Credentials, Status> {
+        let key = PrivateKey::generate().unwrap();
+        let certificate_request = CertificateRequest::create(&key).unwrap();
+        let message = v1::LoginRequest { token: token.reveal().to_string(), certificate_request };
+        let mut client = UsersClient::new(self.channel_as(None).await);
+        let answer = client.login(message).await?.into_inner();
+        Ok(Credentials::new(answer.certificate, key).unwrap())
     }
 
     /// A plain connection.

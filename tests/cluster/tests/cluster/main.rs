@@ -31,6 +31,7 @@ mod services;
 mod sessions;
 mod stacks;
 mod updates;
+mod users;
 mod volumes;
 mod watch;
 mod why;

@@ -154,3 +154,38 @@ fn a_worker_leaves_when_its_tasks_run_elsewhere() {
     let refused = leaving.local().run_refused(&["worker", "run", "--data-dir", &data], NOT_FOUND);
     assert!(refused.contains("has no worker"), "{refused}");
 }
+
+#[test]
+fn user_logs_in_once_and_is_refused_after_the_removal() {
+    let lab = NetworkSwitch::new();
+    let manager = LabNode::start_manager(lab.add_host(), NodeOptions::default());
+    let (warren, api) = (manager.warren(), manager.api().to_string());
+    let (own, other) = (UnjoinedMachine::new(&lab), UnjoinedMachine::new(&lab));
+    let token = warren.run_ok(&["user", "create", "ann", "--role", "viewer", "--quiet"]);
+    let login = |machine: &UnjoinedMachine| {
+        let file = machine.scratch.path().join("token");
+        std::fs::write(&file, &token).unwrap();
+        let cli =
+            WarrenCli::new(&machine.scratch.path().join("contexts")).in_netns(&machine.host.netns().path());
+        let ran = cli.run(&["login", &api, "--token-file", file.to_str().unwrap()]);
+        (cli, ran)
+    };
+    let denied = |ran: CommandOutput, reason: &str| {
+        assert_eq!(ran.code, DENIED, "{ran}");
+        assert!(ran.stderr.contains(reason), "should mention {reason:?}: {ran}");
+    };
+    let (ann, logged_in) = login(&own);
+    assert!(logged_in.stdout.contains("logged in as viewer ann"), "{logged_in}");
+    denied(login(&other).1, "unknown login token");
+
+    ann.run_ok(&["service", "ls"]);
+    denied(ann.run(&["network", "create", "inner"]), "needs the role operator");
+    warren.run_ok(&["user", "update", "ann", "--role", "operator"]);
+    ann.run_ok(&["network", "create", "inner"]);
+    denied(ann.run(&["user", "ls"]), "needs the role admin");
+    let privileged = ["service", "create", "root", "--image", "warren.local/box:1", "--privileged"];
+    denied(ann.run(&privileged), "task.privileged");
+
+    warren.run_ok(&["user", "rm", "ann"]);
+    denied(ann.run(&["service", "ls"]), "does not list this key");
+}

@@ -116,6 +116,7 @@ impl ClusterSimulation {
             level: FEATURE_LEVEL,
             version: applied.index,
             created_at: state.clock(),
+            administrator_key: None,
         };
         let before = state.cluster().map_or(0, |cluster| cluster.incarnation);
         state.begin_incarnation(member, now);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use warren_types::{
-    ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, Suffrage, TokenHash, Violation,
+    ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, PublicKeyHash, Suffrage, TokenHash,
+    Violation,
 };
 
 use super::{ApplyContext, node, token};
@@ -149,6 +150,7 @@ fn add(
         level,
         version: entry.index,
         created_at: entry.now,
+        administrator_key: None,
     };
     state.forget_departure(id);
     state.digest_sum.add(digest::member(&record));
@@ -188,6 +190,21 @@ fn update(
         member.desired_suffrage = required;
         member.address = address.clone();
     })
+}
+
+/// Lists the key of the administrator of a manager's machine.
+pub(super) fn set_administrator_key(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    member: MemberId,
+    key: PublicKeyHash,
+) -> Result<CommandResponse, Refusal> {
+    let known = state.members.get(&member).cloned();
+    let known = known.ok_or_else(|| Refusal::not_found(ObjectKind::Manager, member))?;
+    if known.administrator_key == Some(key) {
+        return Ok(CommandResponse::Member(known));
+    }
+    update_member(state, entry, member, |member| member.administrator_key = Some(key))
 }
 
 /// Marks a manager for removal; it leaves the raft group first.

@@ -47,7 +47,7 @@ timing! {
         CreateCluster UpdateCluster
         CreateService ScaleService UpdateService RollbackService ResumeRollout RemoveService
         RegisterNode UpdateNode RemoveNode JoinNode OpenSession SetNodeConditions RequestVerification
-        CreateToken RemoveToken
+        CreateToken RemoveToken CreateUser UpdateUser RemoveUser LoginUser SetAdministratorKey
         CreateSecretObject UpdateSecretObject RemoveSecretObject
         CreateVolume RemoveVolume DeleteVolume ReportVolumes
         CreateNetwork RemoveNetwork

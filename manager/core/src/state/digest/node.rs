@@ -1,8 +1,9 @@
-//! Digests of nodes, managers, and join tokens.
+//! Digests of nodes, managers, join tokens, and users.
 
 use warren_types::{
-    Availability, ManagerId, Member, Node, NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription,
-    NodeId, NodeRole, NodeStatus, NodeVerification, Resources, Suffrage, Token, VerificationState,
+    Availability, LoginToken, ManagerId, Member, Node, NodeCheckOutcome, NodeCheckResult, NodeCondition,
+    NodeDescription, NodeId, NodeRole, NodeStatus, NodeVerification, Resources, Suffrage, Token, User,
+    UserRole, VerificationState,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -120,6 +121,33 @@ pub(in crate::state) fn token(token: &Token) -> u64 {
     extension(known, 1, if given.is_empty() { 0 } else { labels(given) })
 }
 
+/// A user.
+pub(in crate::state) fn user(user: &User) -> u64 {
+    let User { id, name, role, version, created_at, expires_at, login, keys } = user;
+    let [high, low] = halves(id.0);
+    let role = match role {
+        UserRole::Viewer => 1,
+        UserRole::Operator => 2,
+        UserRole::Admin => 3,
+    };
+    let login = login.iter().flat_map(|LoginToken { hash, expires_at, used_by }| {
+        [xxh3_64(&hash.0), expires_at.0, used_by.map_or(0, |key| xxh3_64(&key.0))]
+    });
+    hash([
+        HashKind::User as u64,
+        high,
+        low,
+        text(name.as_str()),
+        role,
+        *version,
+        created_at.0,
+        u64::from(expires_at.is_some()),
+        expires_at.unwrap_or_default().0,
+        list(login),
+        list(keys.iter().flat_map(|(key, added_at)| [xxh3_64(&key.0), added_at.0])),
+    ])
+}
+
 fn role_word(role: NodeRole) -> u64 {
     match role {
         NodeRole::Worker => 1,
@@ -178,13 +206,14 @@ pub(in crate::state) fn member(held: &Member) -> u64 {
         level,
         version,
         created_at,
+        administrator_key,
     } = held;
     let [high, low] = halves(id.0);
     let desired = match wanted {
         Suffrage::Voter => 1,
         Suffrage::Learner => 2,
     };
-    hash([
+    let known = hash([
         HashKind::Member as u64,
         *member,
         high,
@@ -197,7 +226,8 @@ pub(in crate::state) fn member(held: &Member) -> u64 {
         u64::from(*level),
         *version,
         created_at.0,
-    ])
+    ]);
+    extension(known, 1, administrator_key.map_or(0, |key| xxh3_64(&key.0)))
 }
 
 /// A manager that left.

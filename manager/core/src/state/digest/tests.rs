@@ -16,6 +16,7 @@ use super::*;
 mod members;
 mod storage;
 mod tokens;
+mod users;
 
 fn a_spec() -> ServiceSpec {
     let port = PublishedPort {

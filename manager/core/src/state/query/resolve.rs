@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warren_types::{
     Id, ManagerId, Member, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, SecretObjectKind,
-    Service, ServiceId, Task, TaskId, Token, TokenId, Volume, VolumeId,
+    Service, ServiceId, Task, TaskId, Token, TokenId, User, UserId, Volume, VolumeId,
 };
 
 use crate::state::{ObjectKind, Refusal, State};
@@ -63,6 +63,22 @@ impl State {
         find_unique(ObjectKind::Token, reference, id_range(reference).map(tokens), |token| {
             token.id.to_string()
         })
+    }
+
+    /// The user with that name, id, or unique prefix of an id; a name takes precedence.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Ambiguous`].
+    pub fn find_user(&self, reference: &str) -> Result<&Arc<User>, Refusal> {
+        let named = self.index.user_names.get(reference).and_then(|id| self.users.get(id));
+        let users =
+            |(least, greatest)| self.users.range(UserId(least)..=UserId(greatest)).map(|(_, user)| user);
+        let any = || {
+            find_unique(ObjectKind::User, reference, id_range(reference).map(users), |user| {
+                user.id.to_string()
+            })
+        };
+        named.map_or_else(any, Ok)
     }
 
     /// The secret object of that kind with that name, id, or unique prefix of an id; a name takes precedence.

@@ -15,6 +15,8 @@ pub enum ObjectKind {
     Node,
     /// A join token.
     Token,
+    /// A user.
+    User,
     /// A secret, a config or a registry credential.
     SecretObject(SecretObjectKind),
     /// A volume.
@@ -27,7 +29,7 @@ pub enum ObjectKind {
 
 impl ObjectKind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Cluster,
         Self::Service,
         Self::Task,
@@ -38,10 +40,11 @@ impl ObjectKind {
         Self::SecretObject(SecretObjectKind::Config),
         Self::SecretObject(SecretObjectKind::Credential),
         Self::Token,
+        Self::User,
         Self::Manager,
     ];
 
-    /// `cluster`, `service`, `task`, `node`, `token`, `secret`, `volume`, `network`, `manager`.
+    /// `cluster`, `service`, `task`, `node`, `token`, `user`, `secret`, `volume`, `network`, `manager`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
@@ -49,6 +52,7 @@ impl ObjectKind {
             Self::Task => "task",
             Self::Node => "node",
             Self::Token => "token",
+            Self::User => "user",
             Self::SecretObject(kind) => kind.as_str(),
             Self::Volume => "volume",
             Self::Network => "network",
@@ -85,6 +89,7 @@ impl ObjectKind {
             Self::Task => "task ls",
             Self::Node => "node ls",
             Self::Token => "token ls",
+            Self::User => "user ls",
             Self::SecretObject(SecretObjectKind::Secret) => "secret ls",
             Self::SecretObject(SecretObjectKind::Config) => "config ls",
             Self::SecretObject(SecretObjectKind::Credential) => "registry ls",

@@ -115,6 +115,7 @@ fn golden_objects_decode_unchanged() {
             Record::Node(_) => "node",
             Record::Task(_) => "task",
             Record::Token(_) => "token",
+            Record::User(_) => "user",
             Record::SecretObject(_) => "secret-object",
             Record::Volume(_) => "volume",
             Record::Member(_) => "member",

@@ -3,6 +3,7 @@
 mod managers;
 mod networks;
 mod storage;
+mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -393,6 +394,9 @@ fn ends() -> Vec<(&'static str, Command)> {
             "create_tasks_per_zone",
             Command::CreateTasks { term, service: PER_ZONE, revision: 1, slots: zones, at },
         ),
+    ]);
+    all.extend(users::commands());
+    all.extend([
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),
         ("delete_service", Command::DeleteService { term, id }),
     ]);

@@ -53,7 +53,7 @@ async fn requests_over_tls_carry_the_peer() {
     let (incoming, address) = serve_as(&authority, &issue(&authority, Role::Manager, "n1")).await;
     let server = spawn_server(incoming);
     for (shown, expected) in
-        [(Some(issue(&authority, Role::Admin, "alice")), "admin alice at "), (None, "anonymous client at ")]
+        [(Some(issue(&authority, Role::User, "alice")), "user alice at "), (None, "anonymous client at ")]
     {
         let config =
             client_config(&authority.roots(), shown.as_ref().map(ReloadableCertificate::new)).unwrap();

@@ -88,6 +88,7 @@ async fn restored_backup_takes_over_workers() {
     );
     host.start(false).await.unwrap();
     group.hosts = vec![host];
+    group.use_administrator_of(0).await;
     group.leader().await;
     let after = group.info(0).await.unwrap();
     assert_eq!(after.cluster_id, before.cluster_id);
@@ -107,6 +108,7 @@ async fn restored_backup_takes_over_workers() {
 async fn force_new_cluster_continues_alone() {
     let mut group = ManagerGroup::of_three().await;
     let left = group.follower().await;
+    group.use_administrator_of(left).await;
     for number in 0..5 {
         group.create(left, &format!("s{number}")).await.unwrap();
     }
@@ -157,6 +159,7 @@ async fn force_new_cluster_continues_alone() {
 async fn superseded_manager_can_force_a_new_cluster() {
     let mut group = ManagerGroup::of_three().await;
     let wrong = group.follower().await;
+    group.use_administrator_of(wrong).await;
     let right = (wrong + 1) % 3;
     for host in &mut group.hosts {
         host.drop_manager().await;
@@ -191,6 +194,7 @@ async fn superseded_manager_can_force_a_new_cluster() {
     group.hosts[wrong].drop_manager().await;
     assert!(matches!(go_on(&group.hosts[right]), ForceNewClusterOutcome::Created { others: 2, .. }));
     group.hosts[right].start(false).await.unwrap();
+    group.use_administrator_of(right).await;
     eventually_async(WAIT_DEADLINE, "writes to go on", || async {
         group.create(right, "right").await.map_err(|status| status.to_string())
     })
@@ -214,6 +218,7 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
     let mut group = ManagerGroup::of_three().await;
     let node = group.node("n1").await;
     let left = group.follower().await;
+    group.use_administrator_of(left).await;
     let others: Vec<usize> = (0..3).filter(|number| *number != left).collect();
     let mut worker = group.session(left, &node, None).await;
     worker.sync().await;

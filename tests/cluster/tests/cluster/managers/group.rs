@@ -81,6 +81,15 @@ impl ManagerGroup {
         self.hosts[number].start(false).await.unwrap();
     }
 
+    /// Calls as the administrator of this host from now on, as soon as the cluster lists its key.
+    pub async fn use_administrator_of(&mut self, number: usize) {
+        self.admin = self.hosts[number].manager().admin();
+        eventually_async(WAIT_DEADLINE, "the administrator to be listed", || async {
+            self.info(number).await.map_err(|status| status.to_string())
+        })
+        .await;
+    }
+
     /// A host with a running manager.
     pub fn any_running(&self) -> &ManagerHost {
         self.hosts.iter().find(|host| host.is_running()).expect("some manager runs")

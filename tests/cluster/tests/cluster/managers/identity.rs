@@ -314,6 +314,7 @@ async fn damaged_directory_with_sled() {
 async fn member_without_its_file_is_refused() {
     let mut group = ManagerGroup::of_three().await;
     group.add("m4").await;
+    group.use_administrator_of(1).await;
     group.remove(SUBJECT, "m1", true).await.unwrap();
     let failed =
         tokio::time::timeout(crate::fixture::WAIT_DEADLINE, group.hosts[0].manager_mut().wait_failed()).await;

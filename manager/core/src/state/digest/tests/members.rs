@@ -1,4 +1,4 @@
-use warren_types::{Id, ManagerId, Member, NodeId, Suffrage, Timestamp};
+use warren_types::{Id, ManagerId, Member, NodeId, PublicKeyHash, Suffrage, Timestamp};
 
 use super::{check, member, removed_node};
 
@@ -14,6 +14,7 @@ fn given() -> Member {
         level: 2,
         version: 1,
         created_at: Timestamp(1),
+        administrator_key: None,
     }
 }
 
@@ -21,6 +22,7 @@ fn given() -> Member {
 fn every_member_field_changes_hash() {
     let changes: &[fn(&mut Member)] = &[
         |m| m.member_id = 2,
+        |m| m.administrator_key = Some(PublicKeyHash([0; 32])),
         |m| m.manager_id = ManagerId(Id(2)),
         |m| m.manager_id = ManagerId(Id(1 << 64)),
         |m| m.name = "m2".parse().unwrap(),

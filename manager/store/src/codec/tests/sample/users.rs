@@ -1,0 +1,46 @@
+//! Users: one that logged in, one that was removed, and the administrator of a manager's machine.
+
+use warren_core::Command;
+use warren_types::{Id, PublicKeyHash, Timestamp, TokenHash, UserId, UserRole};
+
+/// The entry of the first login.
+const LOGIN: u64 = 76;
+const AT: Timestamp = Timestamp(300);
+
+pub fn commands() -> Vec<(&'static str, Command)> {
+    let create = |id: u8, name: &str, expires_at| Command::CreateUser {
+        id: UserId(Id(id.into())),
+        name: name.parse().unwrap(),
+        role: UserRole::Operator,
+        login_hash: TokenHash([20 + id; 32]),
+        login_expires_at: Timestamp(400),
+        expires_at,
+        at: AT,
+    };
+    let login =
+        |hash, key| Command::LoginUser { hash: TokenHash([hash; 32]), key: PublicKeyHash([key; 32]), at: AT };
+    vec![
+        ("create_user", create(1, "ann", None)),
+        ("create_user_with_end", create(2, "ci@example.org", Some(Timestamp(900)))),
+        ("login_user", login(21, 5)),
+        (
+            "update_user",
+            Command::UpdateUser {
+                id: UserId(Id(1)),
+                version: Some(LOGIN),
+                role: Some(UserRole::Admin),
+                login_hash: Some(TokenHash([30; 32])),
+                login_expires_at: Some(Timestamp(500)),
+                remove_keys: true,
+                at: AT,
+            },
+        ),
+        ("login_user_again", login(30, 6)),
+        ("create_user_to_remove", create(3, "bob", None)),
+        ("remove_user", Command::RemoveUser { id: UserId(Id(3)), at: AT }),
+        (
+            "set_administrator_key",
+            Command::SetAdministratorKey { member: 3, key: PublicKeyHash([7; 32]), at: AT },
+        ),
+    ]
+}

@@ -1,6 +1,7 @@
 //! Displayed objects: stable documents with camelCase fields, ids as text, times in RFC 3339, quantities with units.
 //! Absent values are left out.
 
+pub mod audit;
 pub mod cluster;
 pub mod context;
 pub mod document;

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use warren_api::Api;
+use warren_api::audit::Auditor;
 use warren_api::controller_status::{MembershipWait, PlacementRefusals};
 use warren_api::progress_subscription::ProgressSubscription;
 use warren_bootstrap::ca::{CaError, LocalAgent, ManagerKeys, check_secret_object_key};
@@ -62,6 +63,7 @@ pub struct Manager {
     shutdown: Shutdown,
     metrics: (ManagerMetrics, ManagerMetricSources),
     failure: FailureReceiver,
+    audit: Auditor,
 }
 
 /// Receives the reason why the manager cannot continue; closed without a value on a normal stop.
@@ -171,6 +173,7 @@ impl Manager {
         if let Err(late) = self.shutdown.stop(STOP_TIMEOUT).await {
             tracing::warn!(%late, "stopping");
         }
+        self.audit.finish().await;
     }
 }
 
@@ -382,13 +385,16 @@ fn serve(
     let (metrics, waits) = (ManagerMetrics::default(), MembershipWait::default());
     let (reads, connected, running) = (store.clone(), registry.clone(), tasks_run.clone());
     let agreement = StateComparison::default();
+    let audit = Auditor::start(dir.join("audit"), config.name.to_string());
+    let audit = audit.map_err(|source| ManagerStartError::Directory { path: dir.join("audit"), source })?;
     let compared = (identity.member_id, agreement.clone());
     let sources = ManagerMetricSources {
         store: reads,
         registry: connected,
         background_tasks: running,
         clock,
-        log_dir: dir,
+        log_dir: dir.clone(),
+        audit: audit.clone(),
         state_comparison: compared,
     };
     let later_incarnation = LaterIncarnation::default();
@@ -438,7 +444,9 @@ fn serve(
         progress_subscription: ProgressSubscription::default(),
         log_engine: config.log_engine,
         later_incarnation,
+        audit: audit.clone(),
     };
+    api.start_audit_summaries();
     api.start_state_comparison();
     let surroundings = PlannerInputs {
         registry: api.registry.clone(),
@@ -468,5 +476,5 @@ fn serve(
         shutdown.spawn_cancellable("docker-socket", socket.serve());
     }
     tracing::info!(%address, cluster = %keys.cluster, member = identity.member_id, "manager is serving");
-    Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure })
+    Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure, audit })
 }

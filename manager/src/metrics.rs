@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
+use warren_api::audit::Auditor;
 use warren_api::request_metrics::RequestMetrics;
 use warren_consensus::DurabilityStatus;
 use warren_control::{BackgroundTasks, Clock};
@@ -65,6 +66,8 @@ pub struct ManagerMetricSources {
     pub log_dir: PathBuf,
     /// This member, and the comparison of its state with the others.
     pub state_comparison: (MemberId, StateComparison),
+    /// The audit log.
+    pub audit: Auditor,
 }
 
 /// The manager's component of a node's telemetry.
@@ -76,6 +79,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
         clock,
         log_dir: dir,
         state_comparison: compared,
+        audit,
     } = sources.clone();
     let mut shown = Shown::default();
     metrics.requests.register(&mut shown);
@@ -102,6 +106,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
             background_task_probe(SWEEP_TASK, tasks_run, clock, SWEEP_STALL_LIMIT),
             state_probe(own, agreement),
             durability_probe(store.clone()),
+            audit_probe(audit),
         ],
         readiness: vec![leader_probe(store.clone()), log_probe(store), disk_probe(dir)],
     }
@@ -123,6 +128,11 @@ fn state_probe(own: MemberId, agreement: StateComparison) -> StatusProbe {
         let difference = agreement.divergence(own);
         std::future::ready(difference.map_or(Ok(()), |difference| Err(difference.to_string())))
     })
+}
+
+/// Checks that audit lines can be written.
+fn audit_probe(audit: Auditor) -> StatusProbe {
+    StatusProbe::new("audit", move || std::future::ready(audit.failure().map_or(Ok(()), Err)))
 }
 
 /// Checks that no acknowledged entries are missing.

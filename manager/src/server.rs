@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
 use tonic::transport::Server;
 use warren_api::Api;
+use warren_api::audit::AuditLayer;
 use warren_api::authorization::AuthorizationLayer;
 use warren_api::incarnation::IncarnationLayer;
 use warren_api::manager_addresses::ManagerAddressesLayer;
@@ -159,6 +160,7 @@ fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServi
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
         .layer(MiddlewareLayer(request_metrics.clone()))
+        .layer(MiddlewareLayer(AuditLayer { auditor: api.audit.clone(), store: api.store.clone() }))
         .layer(MiddlewareLayer(ManagerAddressesLayer { store: api.store.clone(), member_id: api.member_id }))
         .layer(MiddlewareLayer(IncarnationLayer {
             store: api.store.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use ipnet::Ipv4Net;
-use warren_types::{DataPlane, DnsLabel, NodeCheck};
+use warren_types::{DataPlane, DnsLabel, NodeCheck, Timestamp};
 
 use super::events::EventsArgs;
 use super::listing::ListingArgs;
@@ -18,6 +18,8 @@ pub enum ClusterCommand {
     Update(ClusterUpdateArgs),
     /// Print what changed: the events of objects
     Events(EventsArgs),
+    /// Print who called what: the audit lines of all managers
+    Audit(AuditArgs),
     /// List background tasks of managers and agents
     #[command(visible_alias = "bg")]
     BackgroundTasks {
@@ -27,6 +29,33 @@ pub enum ClusterCommand {
         #[command(flatten)]
         listing: ListingArgs,
     },
+}
+
+/// Notes at the end of `cluster audit --help`.
+const AUDIT_NOTES: &str = "\
+Managers record all writes, reads of logs, of the data of configs and of the audit lines themselves, programs that \
+are run in containers, joins of machines, logins, and denied calls. A line is kept by the manager that received the \
+call, until its files have reached 50 MiB. A manager that does not answer is named on stderr. -o json prints one \
+object per line.";
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = AUDIT_NOTES)]
+pub struct AuditArgs {
+    /// Print new lines as they are written, after those that exist
+    #[arg(long, short, conflicts_with = "until")]
+    pub follow: bool,
+    /// Print lines since a time (RFC 3339), or how long ago, like 10m
+    #[arg(long, value_name = "DURATION|TIME", value_parser = value::since)]
+    pub since: Option<Timestamp>,
+    /// Print lines before a time
+    #[arg(long, value_name = "DURATION|TIME", value_parser = value::since)]
+    pub until: Option<Timestamp>,
+    /// Print only calls of this user, node or manager, by name or id, or of a local user, like "uid 1000"
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Print only calls of this method, like services/create, or of all methods of a noun, like services
+    #[arg(long, value_name = "NOUN[/VERB]")]
+    pub method: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

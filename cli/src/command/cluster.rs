@@ -16,6 +16,7 @@ use crate::watch;
 pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), CommandError> {
     match command {
         ClusterCommand::Info => info(global).await,
+        ClusterCommand::Audit(args) => super::audit::run(global, args).await,
         ClusterCommand::Events(args) => super::events::run(global, args).await,
         ClusterCommand::Update(args) => update(global, &args).await,
         ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,

@@ -36,7 +36,9 @@ pub async fn run(global: &GlobalArgs, args: EventsArgs) -> Result<(), CommandErr
                 Ok(())
             }
             EventMessage::Event(position, event) => {
-                print(&mut stdout, global.output, &EventView::new(position, *event))
+                let event = EventView::new(position, *event);
+                let text = |format: OutputFormat| event.line(format == OutputFormat::Wide);
+                print_document(&mut stdout, global.output, &event, text)
             }
         };
         match printed {
@@ -51,13 +53,18 @@ pub async fn run(global: &GlobalArgs, args: EventsArgs) -> Result<(), CommandErr
     Ok(())
 }
 
-/// Prints one event: a line, or a document of which YAML has several.
-fn print(out: &mut io::StdoutLock<'_>, format: OutputFormat, event: &EventView) -> io::Result<()> {
+/// Prints one event or line: a text, or a document of which YAML has several.
+pub(super) fn print_document(
+    out: &mut io::StdoutLock<'_>,
+    format: OutputFormat,
+    document: &impl serde::Serialize,
+    line: impl Fn(OutputFormat) -> String,
+) -> io::Result<()> {
     let text = match format {
-        OutputFormat::Table | OutputFormat::Wide => event.line(format == OutputFormat::Wide) + "\n",
-        OutputFormat::Json => serde_json::to_string(event)? + "\n",
+        OutputFormat::Table | OutputFormat::Wide => line(format) + "\n",
+        OutputFormat::Json => serde_json::to_string(document)? + "\n",
         OutputFormat::Yaml => {
-            format!("---\n{}", serde_saphyr::to_string(event).map_err(io::Error::other)?)
+            format!("---\n{}", serde_saphyr::to_string(document).map_err(io::Error::other)?)
         }
     };
     match out.is_terminal() {

@@ -6,7 +6,7 @@ use warren_proto::Problem;
 use warren_types::spec::MountSource;
 use warren_types::{Seccomp, ServiceId, ServiceSpec, TaskNetworkMode, UserRole};
 
-use super::authorization::CallerRole;
+use super::methods::CallerRole;
 
 /// The fields of the spec that only administrators may set, each with what to do.
 fn administrator_fields(spec: &ServiceSpec) -> Vec<&'static str> {

@@ -1,6 +1,5 @@
-//! Authorization: the table of methods and required roles, and the layer that checks every call against it.
+//! Authorization: the layer that checks every call against the table of [`super::methods`].
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +10,7 @@ use http::HeaderMap;
 use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::body::Body;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 use tower::Service;
 use warren_core::State;
 use warren_proto::Problem;
@@ -19,6 +18,8 @@ use warren_security::{Peer, Role};
 use warren_types::{Timestamp, UserRole};
 
 use super::Api;
+use super::audited_call::AuditedCall;
+use super::methods::{CallerRole, METHODS, RequiredRole};
 use super::middleware::{CallFuture, Middleware};
 use super::relayed_caller::relayed_caller;
 
@@ -28,142 +29,6 @@ const ANONYMOUS_DEADLINE: Duration = Duration::from_secs(12);
 const PERMISSION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Reason of the refusal of a user's certificate without a listed key.
 pub const KEY_NOT_LISTED: &str = "KEY_NOT_LISTED";
-
-/// The role that a method requires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequiredRole {
-    /// A caller without an identity. Callers with an identity are rejected.
-    Anonymous,
-    /// Reads.
-    Viewer,
-    /// Runs workloads, as far as [`super::admission`] allows it.
-    Operator,
-    /// Membership, users, and settings.
-    Admin,
-    /// The agent of a node.
-    Worker,
-    /// A manager. [`warren_replica::MemberDirectory`] decides which managers are admitted.
-    Manager,
-}
-
-impl fmt::Display for RequiredRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Anonymous => "anonymous",
-            Self::Viewer => UserRole::Viewer.as_str(),
-            Self::Operator => UserRole::Operator.as_str(),
-            Self::Admin => UserRole::Admin.as_str(),
-            Self::Worker => Role::Worker.as_str(),
-            Self::Manager => Role::Manager.as_str(),
-        })
-    }
-}
-
-/// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 77] = [
-    ("/warren.v1.Services/Create", RequiredRole::Operator),
-    ("/warren.v1.Services/Get", RequiredRole::Viewer),
-    ("/warren.v1.Services/List", RequiredRole::Viewer),
-    ("/warren.v1.Services/Scale", RequiredRole::Operator),
-    ("/warren.v1.Services/Remove", RequiredRole::Operator),
-    ("/warren.v1.Services/Update", RequiredRole::Operator),
-    ("/warren.v1.Services/Rollback", RequiredRole::Operator),
-    ("/warren.v1.Services/Resume", RequiredRole::Operator),
-    ("/warren.v1.Services/ListRevisions", RequiredRole::Viewer),
-    // Not for viewers: it tells whether bytes are those of a secret.
-    ("/warren.v1.Services/Forecast", RequiredRole::Operator),
-    ("/warren.v1.Tasks/Get", RequiredRole::Viewer),
-    ("/warren.v1.Tasks/List", RequiredRole::Viewer),
-    ("/warren.v1.Tasks/Exec", RequiredRole::Operator),
-    ("/warren.v1.Tasks/Restart", RequiredRole::Operator),
-    ("/warren.v1.Nodes/Get", RequiredRole::Viewer),
-    ("/warren.v1.Nodes/List", RequiredRole::Viewer),
-    ("/warren.v1.Nodes/Update", RequiredRole::Admin),
-    ("/warren.v1.Nodes/Remove", RequiredRole::Admin),
-    ("/warren.v1.Nodes/Verify", RequiredRole::Admin),
-    ("/warren.v1.Tokens/Create", RequiredRole::Admin),
-    ("/warren.v1.Tokens/List", RequiredRole::Admin),
-    ("/warren.v1.Tokens/Remove", RequiredRole::Admin),
-    ("/warren.v1.Users/Create", RequiredRole::Admin),
-    ("/warren.v1.Users/Get", RequiredRole::Admin),
-    ("/warren.v1.Users/List", RequiredRole::Admin),
-    ("/warren.v1.Users/Update", RequiredRole::Admin),
-    ("/warren.v1.Users/Remove", RequiredRole::Admin),
-    ("/warren.v1.Users/Login", RequiredRole::Anonymous),
-    ("/warren.v1.SecretObjects/Create", RequiredRole::Operator),
-    ("/warren.v1.SecretObjects/Update", RequiredRole::Operator),
-    ("/warren.v1.SecretObjects/Get", RequiredRole::Viewer),
-    ("/warren.v1.SecretObjects/Read", RequiredRole::Operator),
-    ("/warren.v1.SecretObjects/List", RequiredRole::Viewer),
-    ("/warren.v1.SecretObjects/Remove", RequiredRole::Operator),
-    ("/warren.v1.Networks/Create", RequiredRole::Operator),
-    ("/warren.v1.Networks/Get", RequiredRole::Viewer),
-    ("/warren.v1.Networks/List", RequiredRole::Viewer),
-    ("/warren.v1.Networks/Remove", RequiredRole::Operator),
-    ("/warren.v1.Volumes/Create", RequiredRole::Operator),
-    ("/warren.v1.Volumes/Get", RequiredRole::Viewer),
-    ("/warren.v1.Volumes/List", RequiredRole::Viewer),
-    ("/warren.v1.Volumes/Remove", RequiredRole::Operator),
-    ("/warren.v1.Membership/Join", RequiredRole::Anonymous),
-    ("/warren.v1.Membership/Renew", RequiredRole::Worker),
-    ("/warren.v1.Membership/Leave", RequiredRole::Worker),
-    ("/warren.v1.Managers/Join", RequiredRole::Anonymous),
-    ("/warren.v1.Managers/List", RequiredRole::Viewer),
-    ("/warren.v1.Managers/Update", RequiredRole::Admin),
-    ("/warren.v1.Managers/Remove", RequiredRole::Admin),
-    ("/warren.v1.Managers/TransferLeadership", RequiredRole::Admin),
-    ("/warren.v1.Managers/Backup", RequiredRole::Admin),
-    ("/warren.v1.Logs/Read", RequiredRole::Viewer),
-    ("/warren.v1.Cluster/Info", RequiredRole::Viewer),
-    ("/warren.v1.Cluster/Update", RequiredRole::Admin),
-    ("/warren.v1.Cluster/ListBackgroundTasks", RequiredRole::Viewer),
-    ("/warren.v1.Cluster/Watch", RequiredRole::Viewer),
-    ("/warren.v1.Cluster/StreamEvents", RequiredRole::Viewer),
-    ("/warren.v1.Cluster/Why", RequiredRole::Viewer),
-    ("/warren.v1.Images/Import", RequiredRole::Operator),
-    ("/warren.v1.Images/Pull", RequiredRole::Operator),
-    ("/warren.v1.Images/List", RequiredRole::Viewer),
-    ("/warren.v1.Images/Prune", RequiredRole::Admin),
-    ("/warren.v1.Images/Copy", RequiredRole::Operator),
-    ("/warren.v1.Images/FindHolders", RequiredRole::Worker),
-    ("/warren.v1.Sessions/Establish", RequiredRole::Worker),
-    ("/warren.v1.Sessions/Attach", RequiredRole::Worker),
-    ("/warren.v1.Sessions/FetchSecretObjects", RequiredRole::Worker),
-    ("/warren.v1.Peers/StreamRaft", RequiredRole::Manager),
-    ("/warren.v1.Peers/InstallSnapshot", RequiredRole::Manager),
-    ("/warren.v1.Peers/ForwardProposals", RequiredRole::Manager),
-    ("/warren.v1.Peers/ListContacts", RequiredRole::Manager),
-    ("/warren.v1.Peers/Status", RequiredRole::Manager),
-    ("/warren.v1.Peers/TransferLeadership", RequiredRole::Manager),
-    ("/warren.v1.Peers/ListNodeReports", RequiredRole::Manager),
-    ("/warren.v1.Peers/WatchProgress", RequiredRole::Manager),
-    ("/warren.v1.Peers/AwaitNetwork", RequiredRole::Manager),
-    ("/warren.v1.Peers/Relay", RequiredRole::Manager),
-];
-
-/// What a caller is in the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallerRole {
-    /// A user with a listed key, or somebody who may open the local socket.
-    User(UserRole),
-    /// The agent of a node.
-    Worker,
-    /// A manager.
-    Manager,
-    /// Without a certificate.
-    Anonymous,
-}
-
-impl fmt::Display for CallerRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::User(role) => role.as_str(),
-            Self::Worker => Role::Worker.as_str(),
-            Self::Manager => Role::Manager.as_str(),
-            Self::Anonymous => "anonymous",
-        })
-    }
-}
 
 /// What `peer` is. A user's key must be listed in the state, whatever certificate it has: an administrator removes it
 /// there.
@@ -228,22 +93,9 @@ pub fn authorize(role: CallerRole, path: &str) -> Result<(), Status> {
         (CallerRole::Manager, None) => need == RequiredRole::Manager,
         _ => false,
     };
-    let denied = || Status::permission_denied(format!("{path} needs the role {need}; the caller has the role {role}"));
+    let denied =
+        || Status::permission_denied(format!("{path} needs the role {need}; the caller has the role {role}"));
     allowed.then_some(()).ok_or_else(denied)
-}
-
-/// Methods of operators that only read.
-const OPERATOR_READS: [&str; 1] = ["/warren.v1.SecretObjects/Read"];
-
-/// Whether `path` only reads, so that a repeated call is safe on any manager.
-pub(super) fn is_read(path: &str) -> bool {
-    METHODS.iter().any(|(method, need)| *method == path && *need == RequiredRole::Viewer)
-        || OPERATOR_READS.contains(&path)
-}
-
-/// The caller, for audit log lines.
-pub fn caller_name<T>(request: &Request<T>) -> String {
-    request.extensions().get::<Peer>().map_or_else(|| "unknown".to_owned(), Peer::to_string)
 }
 
 /// Checks every call against [`METHODS`] before a handler runs.
@@ -286,6 +138,9 @@ where
         }
     };
     request.extensions_mut().insert(role);
+    if let Some(call) = request.extensions().get::<AuditedCall>() {
+        call.permitted_as(role);
+    }
     let watched = match request.extensions().get::<Peer>() {
         Some(peer) if matches!(role, CallerRole::User(_)) && !matches!(peer.origin(), Peer::Local { .. }) => {
             let (layer, path) = (layer.clone(), request.uri().path().to_owned());
@@ -376,6 +231,9 @@ impl Middleware for AuthorizationLayer {
     {
         match relayed_caller(&self.0.peers, &request) {
             Ok(Some(caller)) => {
+                if let Some(call) = request.extensions().get::<AuditedCall>() {
+                    call.relayed();
+                }
                 request.extensions_mut().insert(caller);
             }
             Ok(None) => {}

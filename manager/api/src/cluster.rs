@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
+use warren_core::state::ObjectKind;
 use warren_core::{Cluster, Command};
 use warren_proto::convert::read_field;
 use warren_proto::status::Problem;
@@ -14,7 +15,7 @@ use warren_store::{ProposeError, PublishedState};
 use warren_types::{ClusterSettingsChange, NodeStatus};
 
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::read::allows_stale;
 use super::watch::{MAX_QUEUED_EVENTS, WatchFilter};
 
@@ -65,6 +66,7 @@ impl Api {
 #[tonic::async_trait]
 impl cluster_server::Cluster for Api {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
+    type AuditStream = ReceiverStream<Result<v1::AuditResponse, Status>>;
     type StreamEventsStream = ReceiverStream<Result<v1::StreamEventsResponse, Status>>;
 
     async fn stream_events(
@@ -72,6 +74,10 @@ impl cluster_server::Cluster for Api {
         request: Request<v1::StreamEventsRequest>,
     ) -> Result<Response<Self::StreamEventsStream>, Status> {
         self.open_event_stream(request).await.map(Response::new)
+    }
+
+    async fn audit(&self, request: Request<v1::AuditRequest>) -> Result<Response<Self::AuditStream>, Status> {
+        self.merge_audit(request.into_inner()).map(Response::new)
     }
 
     async fn why(&self, request: Request<v1::WhyRequest>) -> Result<Response<v1::WhyResponse>, Status> {
@@ -92,12 +98,13 @@ impl cluster_server::Cluster for Api {
         &self,
         request: Request<v1::UpdateClusterRequest>,
     ) -> Result<Response<v1::InfoResponse>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::UpdateClusterRequest { version, settings } = request.into_inner();
         let change: ClusterSettingsChange =
             read_field("settings", settings.unwrap_or_default()).map_err(status_of)?;
         let command = Command::UpdateCluster { version, change: change.clone(), at: self.clock.now() };
         let updated: Arc<Cluster> = self.write(command).await?;
+        caller.wrote(ObjectKind::Cluster, updated.id, "", updated.version);
         tracing::info!(%caller, ?change, version = updated.version, "cluster settings updated");
         let mut info = self.show_cluster(&self.store.read())?;
         info.settings = Some((&updated.settings).into());

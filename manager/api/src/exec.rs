@@ -29,7 +29,7 @@ use warren_types::{NodeStatus, Task, TaskState, Violation};
 
 use super::Api;
 use super::admission::{check_service_admission, user_role};
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::read::allows_stale;
 
 /// How long the client may take to send the first message.
@@ -50,7 +50,7 @@ impl Api {
         &self,
         request: Request<Streaming<v1::ExecRequest>>,
     ) -> Result<ExecResponses, Status> {
-        let (caller, is_stale) = (caller_name(&request), allows_stale(request.metadata())?);
+        let (caller, is_stale) = (AuditedCall::of(&request), allows_stale(request.metadata())?);
         let role = user_role(&request);
         let mut inputs = request.into_inner();
         let late = |_| Status::deadline_exceeded("no target arrived");
@@ -59,10 +59,16 @@ impl Api {
             return Err(Status::invalid_argument("the first message must be the target"));
         };
         let (work, about) = parse_work(&target).map_err(status_of)?;
+        let given = [&target.task, &target.service].into_iter().find(|text| !text.is_empty());
+        caller.named(ObjectKind::Task, given.map_or("", String::as_str));
+        caller.detail(&about);
         let published = if is_stale { self.store.read() } else { self.read_latest().await? };
         let state = &published.state;
         let task = find_target(state, &target)?;
         check_service_admission(role, state, &task.id.service)?;
+        let service =
+            state.service(&task.id.service).map(|service| format!("{}.{}", service.spec.name, task.slot));
+        caller.wrote(ObjectKind::Task, task.id, &service.unwrap_or_default(), None);
         if task.observed.state != TaskState::Running || task.observed.removed {
             let reports = self.fetch_node_reports(state, task.node).await;
             return Err(not_running(state, &task, &self.show_task(state, &task, &reports)));
@@ -73,6 +79,7 @@ impl Api {
             let why = format!("node {} is DOWN; `warren node ls` shows the nodes", node.name);
             return Err(unreachable(&why));
         }
+        caller.detail(&about);
         let purpose = Purpose::ExecTask(v1::ExecTask { task_id: task.id.to_string(), work: Some(work) });
         let opened = self.open_stream(node.id, purpose, ATTACH_TIMEOUT).await;
         let worker = opened.map_err(|why| unreachable(&format!("node {}: {why}", node.name)))?;

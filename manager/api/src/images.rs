@@ -22,7 +22,7 @@ use warren_types::{CanonicalImage, ImageReference, Violation};
 
 use self::import::MAX_QUEUED_CHUNKS;
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::open_stream::resolve_nodes;
 
 /// How long a worker may take to open the stream.
@@ -73,7 +73,7 @@ impl images_server::Images for Api {
         &self,
         request: Request<v1::CopyImageRequest>,
     ) -> Result<Response<Self::CopyStream>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::CopyImageRequest { reference, to, from } = request.into_inner();
         let image: ImageReference =
             reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
@@ -109,7 +109,7 @@ impl images_server::Images for Api {
     }
 
     async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::PullRequest { reference, nodes, always } = request.into_inner();
         let image: ImageReference =
             reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
@@ -146,7 +146,7 @@ impl images_server::Images for Api {
         &self,
         request: Request<v1::PruneImagesRequest>,
     ) -> Result<Response<v1::PruneImagesResponse>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::PruneImagesRequest { nodes, unused_for_ms } = request.into_inner();
         let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "remove images")?;
         tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, "pruning images");

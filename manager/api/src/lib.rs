@@ -6,6 +6,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod admission;
+pub mod audit;
+mod audited_call;
 pub mod authorization;
 pub mod background_tasks;
 pub mod cluster;
@@ -19,6 +21,7 @@ pub mod logs;
 pub mod manager_addresses;
 pub mod managers;
 pub mod membership;
+pub mod methods;
 pub mod middleware;
 pub mod networks;
 pub mod node_reports;
@@ -57,6 +60,7 @@ use warren_store::state_comparison::StateComparison;
 use warren_store::timestamp::TimestampSource;
 use warren_types::MemberId;
 
+use self::audit::Auditor;
 use self::progress_subscription::ProgressSubscription;
 use crate::controller_status::{MembershipWait, PlacementRefusals};
 
@@ -103,6 +107,8 @@ pub struct Api {
     pub log_engine: LogEngine,
     /// The later incarnation of the cluster that callers have seen.
     pub later_incarnation: LaterIncarnation,
+    /// Audit lines of this manager.
+    pub audit: Auditor,
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 use warren_core::State;
+use warren_core::state::ObjectKind;
 use warren_proto::status::Problem;
 use warren_proto::v1::log_entry::Entry;
 use warren_proto::v1::{self, logs_server};
@@ -21,6 +22,7 @@ use warren_types::{TaskId, Violation, Violations};
 
 use self::source::{LogSelector, LogSource};
 use super::Api;
+use super::audited_call::AuditedCall;
 
 /// Entries that may be queued for one client.
 const MAX_QUEUED_ENTRIES: usize = 64;
@@ -103,7 +105,12 @@ impl logs_server::Logs for Api {
         &self,
         request: Request<v1::ReadLogsRequest>,
     ) -> Result<Response<Self::ReadStream>, Status> {
+        let call = AuditedCall::of(&request);
         let request = request.into_inner();
+        match request.task.is_empty() {
+            true => call.named(ObjectKind::Service, &request.service),
+            false => call.named(ObjectKind::Task, &request.task),
+        }
         let query = LogQuery::parse(&request).map_err(status_of)?;
         let published = self.store.read();
         let selector = LogSelector::parse(&published.state, &request)?;

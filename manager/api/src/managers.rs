@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Request, Response, Status};
 use warren_consensus::{WaitReason, check_quorum_without};
+use warren_core::state::ObjectKind;
 use warren_core::{Command, DepartedManager, Refusal, State};
 use warren_proto::convert::suffrage;
 use warren_proto::status::Problem;
@@ -26,7 +27,7 @@ use warren_types::{ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRo
 use self::backup::BackupStream;
 use self::status::ManagerStatuses;
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::membership::{check_token, internal_error};
 use super::nodes::nodes_of_removed_managers;
 
@@ -224,8 +225,9 @@ impl managers_server::Managers for Api {
         &self,
         request: Request<v1::JoinManagerRequest>,
     ) -> Result<Response<v1::JoinManagerResponse>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let join = ManagerJoin::parse(request.into_inner()).map_err(status_of)?;
+        caller.named(ObjectKind::Manager, join.name.as_str());
         let id = join.id;
         let admitted = self.admit_member(&join).await.inspect_err(|status| {
             tracing::info!(%caller, manager = %id, why = status.message(), "manager join rejected");
@@ -235,6 +237,7 @@ impl managers_server::Managers for Api {
         let certificate = self.authority.sign(&identity, &join.request, SystemTime::now());
         let certificate = certificate.map_err(internal_error)?;
         let Member { member_id, name, address, .. } = &*admitted;
+        caller.wrote(ObjectKind::Manager, id, name, admitted.version);
         tracing::info!(%caller, manager = %id, member = member_id, %name, %address, "manager joined");
         let published = self.store.read();
         let statuses = ManagerStatuses::not_queried();
@@ -273,10 +276,11 @@ impl managers_server::Managers for Api {
         &self,
         request: Request<v1::UpdateManagerRequest>,
     ) -> Result<Response<v1::Manager>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let request = request.into_inner();
         let ManagerUpdate { desired_suffrage, address } =
             ManagerUpdate::parse(&request).map_err(status_of)?;
+        caller.named(ObjectKind::Manager, &request.reference);
         let published = self.read_latest().await?;
         let known = published.state.find_member(&request.reference).map_err(status_of)?;
         let statuses = self.manager_statuses(&published.state).await;
@@ -287,6 +291,7 @@ impl managers_server::Managers for Api {
         let moved = address.clone();
         let command = Command::UpdateMember { member, version, desired_suffrage, address, at };
         let stored: Arc<Member> = self.write(command).await?;
+        caller.wrote(ObjectKind::Manager, stored.manager_id, &stored.name, stored.version);
         let desired = desired_suffrage.map(Suffrage::as_str);
         let moved = moved.map(tracing::field::display);
         tracing::info!(%caller, manager = %stored.manager_id, member, desired, address = moved, "manager updated");
@@ -297,8 +302,9 @@ impl managers_server::Managers for Api {
         &self,
         request: Request<v1::RemoveManagerRequest>,
     ) -> Result<Response<v1::Manager>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::RemoveManagerRequest { reference, force } = request.into_inner();
+        caller.named(ObjectKind::Manager, &reference);
         let published = self.read_latest().await?;
         let known = published.state.find_member(&reference);
         let known = known.map_err(|missing| already_removed(&published.state, &reference, missing))?;
@@ -316,6 +322,7 @@ impl managers_server::Managers for Api {
         }
         let (member, at) = (known.member_id, self.clock.now());
         let removed = self.delete(Command::RemoveMember { member, at }, known).await?;
+        caller.wrote(ObjectKind::Manager, removed.manager_id, &removed.name, removed.version);
         tracing::info!(%caller, manager = %removed.manager_id, member, name = %removed.name, force, "manager removed");
         // It may have left the configuration, and the state, already.
         let removed = Member { removing: true, ..Member::clone(&removed) };
@@ -326,7 +333,8 @@ impl managers_server::Managers for Api {
         &self,
         request: Request<v1::TransferLeadershipRequest>,
     ) -> Result<Response<v1::Manager>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
+        caller.named(ObjectKind::Manager, &request.get_ref().to);
         let published = self.read_latest().await?;
         let to = match request.get_ref().to.as_str() {
             "" => None,
@@ -364,7 +372,7 @@ impl managers_server::Managers for Api {
         &self,
         request: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let stream = self.write_backup(request.into_inner()).await?;
         tracing::info!(%caller, "writing backup");
         Ok(Response::new(stream))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tonic::{Code, Request, Response, Status};
+use warren_core::state::ObjectKind;
 use warren_core::{Command, Refusal, State};
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, membership_server};
@@ -21,7 +22,7 @@ use warren_types::{
 };
 
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::nodes::{check_removable, read_taints};
 
 /// Digits of the id in a generated name.
@@ -129,8 +130,9 @@ impl Api {
 #[tonic::async_trait]
 impl membership_server::Membership for Api {
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let NodeJoin { token, request, name, description, taints } = NodeJoin::parse(request.into_inner())?;
+        caller.named(ObjectKind::Node, name.as_str());
         let (id, hash, at) = (request.node_id(), token.hash(), self.clock.now());
         let log_rejection = |why: &dyn std::fmt::Display| {
             tracing::info!(%caller, node = %id, %why, "node join rejected");
@@ -152,6 +154,7 @@ impl membership_server::Membership for Api {
             }
         })?;
         let node: Arc<Node> = joined.try_into().map_err(|other| unexpected_answer(&other))?;
+        caller.wrote(ObjectKind::Node, id, &name, node.version);
         let role = node.role;
         let lifetime = Role::from(role).validity();
         let certificate = self.authority.sign_node(role, &request, SystemTime::now(), lifetime);
@@ -166,7 +169,7 @@ impl membership_server::Membership for Api {
     }
 
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
-        let (caller, id) = (caller_name(&request), calling_worker(&request)?);
+        let (caller, id) = (AuditedCall::of(&request), calling_worker(&request)?);
         let wrong = |why| status_of(Violation::new("certificateRequest", why));
         let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
         // The id of a node follows from its key, so a certificate for another key would outlive that of the caller in
@@ -189,7 +192,7 @@ impl membership_server::Membership for Api {
     }
 
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
-        let (caller, id) = (caller_name(&request), calling_worker(&request)?);
+        let (caller, id) = (AuditedCall::of(&request), calling_worker(&request)?);
         let force = request.get_ref().force;
         let published = self.read_latest().await?;
         let Some(node) = published.state.node(&id) else {

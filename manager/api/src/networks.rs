@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
+use warren_core::state::ObjectKind;
 use warren_core::{Command, State};
 use warren_proto::convert::parse_field;
 use warren_proto::v1::{self, networks_server};
@@ -11,7 +12,7 @@ use warren_types::spec::validate_labels;
 use warren_types::{Network, NetworkId, NetworkName, Violations};
 
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::paging::Page;
 
 pub(super) fn parse(request: &v1::CreateNetworkRequest) -> Result<(NetworkId, NetworkName), Violations> {
@@ -41,11 +42,13 @@ impl networks_server::Networks for Api {
         &self,
         request: Request<v1::CreateNetworkRequest>,
     ) -> Result<Response<v1::Network>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let (id, name) = parse(request.get_ref()).map_err(status_of)?;
+        caller.named(ObjectKind::Network, name.as_str());
         let v1::CreateNetworkRequest { labels, internal, .. } = request.into_inner();
         let command = Command::CreateNetwork { id, name, labels, internal, at: self.clock.now() };
         let created: Arc<Network> = self.write(command).await?;
+        caller.wrote(ObjectKind::Network, id, &created.name, created.version);
         tracing::info!(%caller, network = %id, name = %created.name, "network created");
         Ok(Response::new(show(&self.store.read().state, &created)))
     }
@@ -71,10 +74,12 @@ impl networks_server::Networks for Api {
     }
 
     async fn remove(&self, request: Request<v1::Reference>) -> Result<Response<v1::Network>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
+        caller.named(ObjectKind::Network, &request.get_ref().reference);
         let published = self.read_latest().await?;
         let id = published.state.find_network(&request.get_ref().reference).map_err(status_of)?.id;
         let removed: Arc<Network> = self.write(Command::RemoveNetwork { id, at: self.clock.now() }).await?;
+        caller.wrote(ObjectKind::Network, id, &removed.name, removed.version);
         tracing::info!(%caller, network = %id, name = %removed.name, "network removed");
         Ok(Response::new(show(&published.state, &removed)))
     }

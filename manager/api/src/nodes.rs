@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
+use warren_core::state::ObjectKind;
 use warren_core::{Command, State};
 use warren_proto::convert::{availability, read_field};
 use warren_proto::status::Problem;
@@ -15,7 +16,7 @@ use warren_types::{
 };
 
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::node_reports::RemoteNodeReports;
 use super::open_stream::resolve_nodes;
 use super::paging::Page;
@@ -144,8 +145,9 @@ impl nodes_server::Nodes for Api {
     }
 
     async fn update(&self, request: Request<v1::UpdateNodeRequest>) -> Result<Response<v1::Node>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let request = request.into_inner();
+        caller.named(ObjectKind::Node, &request.reference);
         let NodeUpdate { label_rm, availability, taint_add, taint_rm } =
             parse(&request).map_err(status_of)?;
         let id = self.read_latest().await?.state.find_node(&request.reference).map_err(status_of)?.id;
@@ -153,6 +155,7 @@ impl nodes_server::Nodes for Api {
         let command =
             Command::UpdateNode { id, version, label_add, label_rm, availability, taint_add, taint_rm, at };
         let updated: Arc<Node> = self.write(command).await?;
+        caller.wrote(ObjectKind::Node, id, &updated.name, updated.version);
         tracing::info!(%caller, node = %id, "node updated");
         let published = self.store.read();
         let reports = self.fetch_node_reports(&published.state, [id]).await;
@@ -163,8 +166,9 @@ impl nodes_server::Nodes for Api {
         &self,
         request: Request<v1::VerifyNodesRequest>,
     ) -> Result<Response<v1::VerifyNodesResponse>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let names = request.into_inner().references;
+        caller.named(ObjectKind::Node, &names.join(","));
         let nodes = resolve_nodes(&self.read_latest().await?.state, &names, "be verified")?;
         let nodes: BTreeSet<NodeId> = nodes.into_keys().collect();
         let command = Command::RequestVerification { nodes: nodes.clone(), at: self.clock.now() };
@@ -178,10 +182,12 @@ impl nodes_server::Nodes for Api {
     }
 
     async fn remove(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::Node>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let request = request.into_inner();
+        caller.named(ObjectKind::Node, &request.reference);
         let published = self.read_latest().await?;
         let node = published.state.find_node(&request.reference).map_err(status_of)?;
+        caller.wrote(ObjectKind::Node, node.id, &node.name, node.version);
         check_removable(&published.state, node)?;
         let command = Command::RemoveNode { id: node.id, force: request.force, at: self.clock.now() };
         let removed = self.delete(command, node).await?;

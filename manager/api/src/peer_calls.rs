@@ -2,7 +2,7 @@
 
 use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
-use warren_peers::local_calls::{LocalCalls, ProgressStream, RelayStream};
+use warren_peers::local_calls::{AuditStream, LocalCalls, ProgressStream, RelayStream};
 use warren_proto::v1;
 use warren_session::registry::NodeContact;
 use warren_types::MemberId;
@@ -60,5 +60,9 @@ impl LocalCalls for Api {
         inbound: Streaming<v1::RelayFrame>,
     ) -> Result<RelayStream, Status> {
         Ok(Box::pin(self.serve_relay(inbound).await?))
+    }
+
+    async fn read_audit(&self, _: MemberId, request: v1::AuditRequest) -> Result<AuditStream, Status> {
+        Ok(self.serve_own_audit(request).await)
     }
 }

@@ -29,7 +29,7 @@ use warren_store::Store;
 use warren_types::MemberId;
 
 use self::request::{ReplayableBody, record_body};
-use super::authorization::is_read;
+use super::methods::is_read;
 use super::middleware::{CallFuture, Middleware};
 use super::relayed_caller::{self, CALLER_METADATA, CALLER_MISSING};
 

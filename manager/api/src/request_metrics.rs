@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 use tower::Service;
 use warren_telemetry::{Counter, Family, Histogram, Registry, short_latency_buckets};
 
-use super::authorization::METHODS;
+use super::methods::METHODS;
 use super::middleware::{CallFuture, Middleware};
 
 /// The code of a call that its caller aborted.
@@ -52,12 +52,12 @@ impl RequestMetrics {
 
 /// The method name as in the `.proto`, without the package. Unknown methods share one name: callers could
 /// send any number of them.
-fn method_name(path: &str) -> &'static str {
+pub(super) fn method_name(path: &str) -> &'static str {
     let known = METHODS.iter().find(|(method, _)| *method == path);
     known.map_or("unknown", |(method, _)| method.strip_prefix("/warren.v1.").unwrap_or(method))
 }
 
-fn code_name(code: Code) -> &'static str {
+pub(super) fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",

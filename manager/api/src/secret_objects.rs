@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
+use warren_core::state::ObjectKind;
 use warren_core::{Command, State};
 use warren_proto::convert::{check_secret_object_data, parse_field, secret_object_kind};
 use warren_proto::status::Problem;
@@ -17,7 +18,7 @@ use warren_types::{
 };
 
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::paging::Page;
 
 /// A parsed create request without the bytes.
@@ -98,8 +99,14 @@ impl Api {
     }
 
     /// Logs a write and returns the object as the write left it.
-    fn log_and_show(&self, caller: &str, object: &SecretObject, what: &str) -> Response<v1::SecretObject> {
+    fn log_and_show(
+        &self,
+        caller: &AuditedCall,
+        object: &SecretObject,
+        what: &str,
+    ) -> Response<v1::SecretObject> {
         let SecretObject { id, kind, name, .. } = object;
+        caller.wrote(ObjectKind::SecretObject(*kind), id, name, object.version);
         tracing::info!(%caller, object = %id, %name, number = object.current_version(), "{kind} {what}");
         Response::new(self.show_secret_object(&self.store.read().state, object))
     }
@@ -111,9 +118,10 @@ impl secret_objects_server::SecretObjects for Api {
         &self,
         request: Request<v1::CreateSecretObjectRequest>,
     ) -> Result<Response<v1::SecretObject>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let SecretObjectRequest { id, kind, name, labels } =
             SecretObjectRequest::parse(request.get_ref()).map_err(status_of)?;
+        caller.named(ObjectKind::SecretObject(kind), name.as_str());
         let content = self.secret_object_key.seal(id, &request.get_ref().data);
         let at: Timestamp = self.clock.now();
         let command = Command::CreateSecretObject { id, kind, name, labels, data: content, at };
@@ -125,9 +133,10 @@ impl secret_objects_server::SecretObjects for Api {
         &self,
         request: Request<v1::UpdateSecretObjectRequest>,
     ) -> Result<Response<v1::SecretObject>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::UpdateSecretObjectRequest { kind, reference, version, data } = request.get_ref();
         let kind = parse_kind(*kind)?;
+        caller.named(ObjectKind::SecretObject(kind), reference);
         check_secret_object_data(Some(kind), data).map_err(status_of)?;
         let id = self.read_latest().await?.state.find_secret_object(kind, reference).map_err(status_of)?.id;
         let content = self.secret_object_key.seal(id, data);
@@ -152,11 +161,14 @@ impl secret_objects_server::SecretObjects for Api {
     ) -> Result<Response<v1::SecretObjectData>, Status> {
         let v1::ReadSecretObjectRequest { kind, reference, version_number } = request.get_ref();
         let kind = parse_kind(*kind)?;
+        let call = AuditedCall::of(&request);
+        call.named(ObjectKind::SecretObject(kind), reference);
         if kind != SecretObjectKind::Config {
             return Err(not_readable(kind));
         }
         let published = self.read(&request).await?;
         let object = published.state.find_secret_object(kind, reference).map_err(status_of)?;
+        call.wrote(ObjectKind::SecretObject(kind), object.id, &object.name, object.version);
         let version_number = version_number.unwrap_or_else(|| object.current_version());
         let sealed =
             object.versions.get(&version_number).ok_or_else(|| version_not_kept(object, version_number))?;
@@ -184,10 +196,11 @@ impl secret_objects_server::SecretObjects for Api {
         &self,
         request: Request<v1::SecretObjectReference>,
     ) -> Result<Response<v1::SecretObject>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::SecretObjectReference { kind, reference } = request.get_ref();
-        let published = self.read_latest().await?;
-        let id = published.state.find_secret_object(parse_kind(*kind)?, reference).map_err(status_of)?.id;
+        let (published, kind) = (self.read_latest().await?, parse_kind(*kind)?);
+        caller.named(ObjectKind::SecretObject(kind), reference);
+        let id = published.state.find_secret_object(kind, reference).map_err(status_of)?.id;
         let removed: Arc<SecretObject> =
             self.write(Command::RemoveSecretObject { id, at: self.clock.now() }).await?;
         Ok(self.log_and_show(&caller, &removed, "removed"))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
+use warren_core::state::ObjectKind;
 use warren_core::{Command, State};
 use warren_proto::convert::replicas;
 use warren_proto::v1::{self, services_server};
@@ -11,7 +12,7 @@ use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, UserRol
 
 use super::Api;
 use super::admission::{check_admission, check_service_admission, user_role};
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::paging::Page;
 
 /// The spec of an update; the paths of violations start at the request.
@@ -43,8 +44,9 @@ fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::R
 
 impl Api {
     /// Proposes a write and returns the service as the write left it.
-    async fn write_service(&self, command: Command) -> Result<v1::Service, Status> {
+    async fn write_service(&self, caller: &AuditedCall, command: Command) -> Result<v1::Service, Status> {
         let service: Arc<Service> = self.write(command).await?;
+        caller.wrote(ObjectKind::Service, service.id, &service.spec.name, service.version);
         Ok(self.show_service(&self.store.read().state, &service))
     }
 
@@ -73,7 +75,7 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::CreateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let (caller, role) = (caller_name(&request), user_role(&request));
+        let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let request = request.into_inner();
         let is_confirmed = request.allow_many_replicas;
         let (id, spec): (ServiceId, ServiceSpec) = request.try_into().map_err(status_of)?;
@@ -82,8 +84,9 @@ impl services_server::Services for Api {
             self.store.read().state.check_replicas(spec.replicas(), None).map_err(status_of)?;
         }
         let name = spec.name.clone();
+        caller.named(ObjectKind::Service, name.as_str());
         let command = Command::CreateService { id, spec, at: self.clock.now() };
-        let created = self.write_service(command).await?;
+        let created = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, %name, "service created");
         Ok(Response::new(created))
     }
@@ -110,14 +113,15 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ScaleServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let (caller, role) = (caller_name(&request), user_role(&request));
+        let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let request = request.into_inner();
+        caller.named(ObjectKind::Service, &request.reference);
         let replicas = replicas(request.replicas).map_err(status_of)?;
         let (id, _) = self
             .resolve_service(role, &request.reference, Some(replicas), request.allow_many_replicas)
             .await?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
-        let scaled = self.write_service(command).await?;
+        let scaled = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, replicas, "service scaled");
         Ok(Response::new(scaled))
     }
@@ -126,9 +130,10 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::UpdateServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let (caller, role) = (caller_name(&request), user_role(&request));
+        let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas } =
             request.into_inner();
+        caller.named(ObjectKind::Service, &reference);
         let spec = parse_updated_spec(spec).map_err(status_of)?;
         check_admission(role, &spec)?;
         let (id, current) =
@@ -136,7 +141,7 @@ impl services_server::Services for Api {
         // A forced update is not idempotent, so it applies only to the version that was read.
         let version = version.or(force.then_some(current));
         let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
-        let updated = self.write_service(command).await?;
+        let updated = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, force, "service updated");
         Ok(Response::new(updated))
     }
@@ -145,13 +150,14 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::RollbackServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let (caller, role) = (caller_name(&request), user_role(&request));
+        let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
+        caller.named(ObjectKind::Service, &reference);
         let (id, current) = self.resolve_service(role, &reference, None, true).await?;
         // "The previous revision" is relative to the version that was read.
         let version = version.or(revision.is_none().then_some(current));
         let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
-        let rolled_back = self.write_service(command).await?;
+        let rolled_back = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, ?revision, "service rolled back");
         Ok(Response::new(rolled_back))
     }
@@ -160,11 +166,12 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ResumeServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let (caller, role) = (caller_name(&request), user_role(&request));
+        let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::ResumeServiceRequest { reference, version } = request.into_inner();
+        caller.named(ObjectKind::Service, &reference);
         let (id, _) = self.resolve_service(role, &reference, None, true).await?;
         let command = Command::ResumeRollout { id, version, at: self.clock.now() };
-        let resumed = self.write_service(command).await?;
+        let resumed = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, "rollout resumed");
         Ok(Response::new(resumed))
     }
@@ -192,11 +199,12 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::RemoveServiceRequest>,
     ) -> Result<Response<v1::Service>, Status> {
-        let (caller, role) = (caller_name(&request), user_role(&request));
+        let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::RemoveServiceRequest { reference, version, force } = request.into_inner();
+        caller.named(ObjectKind::Service, &reference);
         let (id, _) = self.resolve_service(role, &reference, None, true).await?;
         let command = Command::RemoveService { id, version, force, at: self.clock.now() };
-        let removed = self.write_service(command).await?;
+        let removed = self.write_service(&caller, command).await?;
         let name = removed.spec.as_ref().map_or("", |spec| &spec.name);
         tracing::info!(%caller, service = %id, name, "service removed");
         Ok(Response::new(removed))

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status, Streaming};
 use warren_core::State;
-use warren_core::state::Command;
+use warren_core::state::{Command, ObjectKind};
 use warren_proto::v1::{self, tasks_server};
 use warren_store::problem::status_of;
 use warren_types::{DesiredTaskState, NodeId, ServiceId, Task, TaskId};
 
 use super::Api;
 use super::admission::{check_service_admission, user_role};
+use super::audited_call::AuditedCall;
 use super::exec::ExecResponses;
 use super::paging::Page;
 
@@ -93,10 +94,13 @@ impl tasks_server::Tasks for Api {
     }
 
     async fn restart(&self, request: Request<v1::Reference>) -> Result<Response<v1::Task>, Status> {
-        let (role, published) = (user_role(&request), self.read_latest().await?);
+        let (call, role) = (AuditedCall::of(&request), user_role(&request));
+        call.named(ObjectKind::Task, &request.get_ref().reference);
+        let published = self.read_latest().await?;
         let state = &published.state;
         let task = state.find_task(&request.get_ref().reference).map_err(status_of)?;
         check_service_admission(role, state, &task.id.service)?;
+        call.wrote(ObjectKind::Task, task.id, &request.get_ref().reference, None);
         // Another leader refuses it, as it refuses a plan on this state.
         let command = Command::SetDesiredTaskState {
             term: state.applied().term,

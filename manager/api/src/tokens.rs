@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 use warren_core::Command;
+use warren_core::state::ObjectKind;
 use warren_proto::convert::node_role;
 use warren_proto::v1::{self, tokens_server};
 use warren_store::problem::status_of;
 use warren_types::{NodeRole, Timestamp, Token, TokenHash, TokenId, Violations, validate_token_labels};
 
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::paging::Page;
 
 /// A longer lifetime is rejected as a typing error.
@@ -70,13 +71,14 @@ fn show(token: &Token) -> v1::Token {
 #[tonic::async_trait]
 impl tokens_server::Tokens for Api {
     async fn create(&self, request: Request<v1::CreateTokenRequest>) -> Result<Response<v1::Token>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let parsed = TokenRequest::parse(request.get_ref()).map_err(status_of)?;
         let TokenRequest { id, role, hash, ttl, max_uses, labels } = parsed;
         let at = self.clock.now();
         let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
         let command = Command::CreateToken { id, role, hash, expires_at, max_uses, labels, at };
         let token: Arc<Token> = self.write(command).await?;
+        caller.wrote(ObjectKind::Token, id, "", token.version);
         tracing::info!(%caller, token = %id, role = role.as_str(), "token created");
         Ok(Response::new(show(&token)))
     }
@@ -94,11 +96,13 @@ impl tokens_server::Tokens for Api {
     }
 
     async fn remove(&self, request: Request<v1::Reference>) -> Result<Response<v1::Token>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
+        caller.named(ObjectKind::Token, &request.get_ref().reference);
         let published = self.read_latest().await?;
         let token = published.state.find_token(&request.get_ref().reference).map_err(status_of)?;
         let command = Command::RemoveToken { id: token.id, at: self.clock.now() };
         let removed = self.delete(command, token).await?;
+        caller.wrote(ObjectKind::Token, removed.id, "", removed.version);
         tracing::info!(%caller, token = %removed.id, "token removed");
         Ok(Response::new(show(&removed)))
     }

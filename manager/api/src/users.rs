@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use tonic::{Request, Response, Status};
 use warren_core::Command;
+use warren_core::state::ObjectKind;
 use warren_proto::convert::user_role;
 use warren_proto::v1::{self, users_server};
 use warren_security::{CertificateRequest, Identity, JoinToken, Role};
@@ -12,7 +13,7 @@ use warren_store::problem::status_of;
 use warren_types::{Timestamp, TokenHash, User, UserId, UserName, UserRole, Violations};
 
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::membership::internal_error;
 use super::paging::Page;
 
@@ -88,7 +89,8 @@ fn show(user: &User) -> v1::User {
 #[tonic::async_trait]
 impl users_server::Users for Api {
     async fn create(&self, request: Request<v1::CreateUserRequest>) -> Result<Response<v1::User>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
+        caller.named(ObjectKind::User, &request.get_ref().name);
         let parsed = UserRequest::parse(request.get_ref()).map_err(status_of)?;
         let UserRequest { id, name, role, hash: login_hash, login_ttl, ttl } = parsed;
         let at = self.clock.now();
@@ -96,6 +98,8 @@ impl users_server::Users for Api {
         let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
         let command = Command::CreateUser { id, name, role, login_hash, login_expires_at, expires_at, at };
         let user: Arc<User> = self.write(command).await?;
+        caller.wrote(ObjectKind::User, user.id, &user.name, user.version);
+        caller.detail(role.as_str());
         tracing::info!(%caller, user = %user.name, %role, "user created");
         Ok(Response::new(show(&user)))
     }
@@ -119,9 +123,10 @@ impl users_server::Users for Api {
     }
 
     async fn update(&self, request: Request<v1::UpdateUserRequest>) -> Result<Response<v1::User>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::UpdateUserRequest { reference, version, role, login_hash, login_ttl_ms, logout } =
             request.into_inner();
+        caller.named(ObjectKind::User, &reference);
         let mut wrong = Violations::default();
         let role = role.and_then(|role| user_role(role).map_err(|unknown| wrong.nest("role", unknown)).ok());
         let login_hash = login_hash.and_then(|hash| read_hash(&hash, &mut wrong));
@@ -133,22 +138,26 @@ impl users_server::Users for Api {
         let command =
             Command::UpdateUser { id, version, role, login_hash, login_expires_at, remove_keys: logout, at };
         let user: Arc<User> = self.write(command).await?;
+        caller.wrote(ObjectKind::User, user.id, &user.name, user.version);
+        caller.detail(user.role.as_str());
         tracing::info!(%caller, user = %user.name, role = %user.role, logout, "user updated");
         Ok(Response::new(show(&user)))
     }
 
     async fn remove(&self, request: Request<v1::Reference>) -> Result<Response<v1::User>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
+        caller.named(ObjectKind::User, &request.get_ref().reference);
         let published = self.read_latest().await?;
         let user = published.state.find_user(&request.get_ref().reference).map_err(status_of)?;
         let command = Command::RemoveUser { id: user.id, at: self.clock.now() };
         let removed = self.delete(command, user).await?;
+        caller.wrote(ObjectKind::User, removed.id, &removed.name, removed.version);
         tracing::info!(%caller, user = %removed.name, "user removed");
         Ok(Response::new(show(&removed)))
     }
 
     async fn login(&self, request: Request<v1::LoginRequest>) -> Result<Response<v1::LoginResponse>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::LoginRequest { token, certificate_request } = request.into_inner();
         let mut wrong = Violations::default();
         // Its errors contain no part of the token.
@@ -171,6 +180,7 @@ impl users_server::Users for Api {
         let identity = identity.map_err(internal_error)?;
         let signed =
             self.authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
+        caller.wrote(ObjectKind::User, user.id, &user.name, user.version);
         tracing::info!(%caller, user = %user.name, "user logged in");
         let state = &self.store.read().state;
         let members = state.members().filter(|member| !member.removing);

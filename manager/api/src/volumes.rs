@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tonic::{Code, Request, Response, Status};
-use warren_core::state::VolumeData;
+use warren_core::state::{ObjectKind, VolumeData};
 use warren_core::{Command, State};
 use warren_proto::convert::parse_field;
 use warren_proto::status::Problem;
@@ -20,7 +20,7 @@ use warren_types::{Node, NodeId, Violation, Violations, Volume, VolumeDriver, Vo
 
 use self::query::VolumeSizes;
 use super::Api;
-use super::authorization::caller_name;
+use super::audited_call::AuditedCall;
 use super::paging::Page;
 
 /// A parsed create request without the node.
@@ -115,7 +115,7 @@ fn data_not_deleted(volume: &Volume, node: &Node, why: &str) -> Status {
 
 impl Api {
     /// Deletes the data of a volume that is marked for removal, then its record. Idempotent.
-    async fn delete_data(&self, caller: &str, id: VolumeId) -> Result<(), Status> {
+    async fn delete_data(&self, caller: &AuditedCall, id: VolumeId) -> Result<(), Status> {
         let published = self.store.read();
         // A volume that never had data is removed already.
         let Some(volume) = published.state.volume(&id).filter(|volume| volume.removing) else {
@@ -134,7 +134,7 @@ impl Api {
     /// Deletes data on a node that no volume has. Its worker rejects that while a task uses it.
     async fn purge_unrecorded(
         &self,
-        caller: &str,
+        caller: &AuditedCall,
         node: &Node,
         name: &VolumeName,
     ) -> Result<v1::Volume, Status> {
@@ -153,9 +153,10 @@ impl volumes_server::Volumes for Api {
         &self,
         request: Request<v1::CreateVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let VolumeRequest { id, name, driver, options, labels, reuse } =
             VolumeRequest::parse(request.get_ref()).map_err(status_of)?;
+        caller.named(ObjectKind::Volume, name.as_str());
         let node = match request.get_ref().node.as_str() {
             "" => None,
             given => Some(self.read_latest().await?.state.find_node(given).map_err(status_of)?.id),
@@ -164,6 +165,7 @@ impl volumes_server::Volumes for Api {
         let command =
             Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, reuse, at };
         let created: Arc<Volume> = self.write(command).await?;
+        caller.wrote(ObjectKind::Volume, id, &name, created.version);
         tracing::info!(%caller, volume = %id, %name, "volume created");
         Ok(Response::new(show(&self.store.read().state, &created, &VolumeSizes::new())))
     }
@@ -202,8 +204,9 @@ impl volumes_server::Volumes for Api {
         &self,
         request: Request<v1::RemoveVolumeRequest>,
     ) -> Result<Response<v1::Volume>, Status> {
-        let caller = caller_name(&request);
+        let caller = AuditedCall::of(&request);
         let v1::RemoveVolumeRequest { reference, purge, node } = request.into_inner();
+        caller.named(ObjectKind::Volume, &reference);
         let published = self.read_latest().await?;
         if !node.is_empty() {
             let node = published.state.find_node(&node).map_err(status_of)?;
@@ -225,6 +228,7 @@ impl volumes_server::Volumes for Api {
         };
         let command = Command::RemoveVolume { id, purge, data, at: self.clock.now() };
         let removed: Arc<Volume> = self.write(command).await?;
+        caller.wrote(ObjectKind::Volume, id, &removed.name, removed.version);
         if purge {
             self.delete_data(&caller, id).await?;
         }

@@ -13,6 +13,9 @@ pub type ProgressStream = Pin<Box<dyn Stream<Item = Result<v1::ProgressEvent, St
 /// The worker's frames of a relayed stream.
 pub type RelayStream = Pin<Box<dyn Stream<Item = Result<v1::StreamFrame, Status>> + Send>>;
 
+/// Audit lines until the last one, or for ever.
+pub type AuditStream = Pin<Box<dyn Stream<Item = Result<v1::AuditResponse, Status>> + Send>>;
+
 /// Handles the calls. `from` is the calling member.
 #[tonic::async_trait]
 pub trait LocalCalls: Send + Sync + 'static {
@@ -49,4 +52,7 @@ pub trait LocalCalls: Send + Sync + 'static {
         from: MemberId,
         inbound: Streaming<v1::RelayFrame>,
     ) -> Result<RelayStream, Status>;
+
+    /// The audit lines of this manager.
+    async fn read_audit(&self, from: MemberId, request: v1::AuditRequest) -> Result<AuditStream, Status>;
 }

@@ -21,7 +21,7 @@ use warren_store::timestamp::TimestampSource;
 use warren_types::{ManagerId, MemberId};
 
 use super::addresses::InboundConnection;
-use super::local_calls::{LocalCalls, ProgressStream, RelayStream};
+use super::local_calls::{AuditStream, LocalCalls, ProgressStream, RelayStream};
 use super::rejection::{manager_id, rejection_status};
 use super::snapshot_receive::{AnnouncedSnapshot, SnapshotReceiver};
 use super::{Peers, RemovalReason, codec, forward};
@@ -206,6 +206,7 @@ impl peers_server::Peers for PeerServer {
     type InstallSnapshotStream = ReceiverStream<Result<v1::SnapshotAck, Status>>;
     type WatchProgressStream = ProgressStream;
     type RelayStream = RelayStream;
+    type ReadAuditStream = AuditStream;
 
     async fn stream_raft(
         &self,
@@ -325,5 +326,13 @@ impl peers_server::Peers for PeerServer {
     ) -> Result<Response<Self::RelayStream>, Status> {
         let from = self.calling_member(&request)?;
         self.parts.local_calls.relay_stream(from, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn read_audit(
+        &self,
+        request: Request<v1::AuditRequest>,
+    ) -> Result<Response<Self::ReadAuditStream>, Status> {
+        let from = self.calling_member(&request)?;
+        self.parts.local_calls.read_audit(from, request.into_inner()).await.map(Response::new)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tempfile::TempDir;
 use tokio::sync::mpsc;
 use warren_consensus::{ConfState, DurabilityStatus, LogPosition, PeerProgress};
 use warren_control::{ManualClock, Shutdown};
@@ -25,6 +26,7 @@ struct MetricsFixture {
     metrics: ManagerMetrics,
     telemetry: Telemetry,
     state_comparison: StateComparison,
+    _audit_dir: TempDir,
 }
 
 const LEADER: ReplicaRole = ReplicaRole { is_leader: true, leader_id: Some(1), term: 3, can_plan: true };
@@ -35,7 +37,9 @@ fn fixture() -> MetricsFixture {
     let tasks_run = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
     let (metrics, telemetry, agreement) =
         (ManagerMetrics::default(), Telemetry::with_components(&[]), StateComparison::default());
+    let audit_dir = tempfile::tempdir().unwrap();
     let sources = ManagerMetricSources {
+        audit: Auditor::start(audit_dir.path().to_owned(), "m1".into()).unwrap(),
         store: store.clone(),
         registry: SessionRegistry::default(),
         background_tasks: tasks_run.clone(),
@@ -54,6 +58,7 @@ fn fixture() -> MetricsFixture {
         metrics,
         telemetry,
         state_comparison: agreement,
+        _audit_dir: audit_dir,
     }
 }
 

@@ -13,6 +13,7 @@ use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::tasks_client::TasksClient;
 use warren_types::{Availability, ClusterSettingsChange, ServiceId, ServiceSpec, Taint, TaintSelector};
 
+use crate::audit::AuditLineStream;
 use crate::client::{Client, MAX_RESPONSE};
 use crate::error::{Error, accept_absent};
 use crate::events::{EventQuery, EventStream};
@@ -399,6 +400,11 @@ impl ClusterApi<'_> {
     /// Events of objects.
     pub fn events(&self, query: EventQuery) -> EventStream {
         EventStream::new(self.0.clone(), query)
+    }
+
+    /// Audit lines of all managers, through the manager that this client uses.
+    pub async fn audit(&self, request: v1::AuditRequest) -> Result<AuditLineStream, Error> {
+        AuditLineStream::open(self.0, request).await
     }
 
     /// Why the object of a kind (`service`), or the only one of any kind if that is empty, is as it is.

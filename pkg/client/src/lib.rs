@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod api;
+mod audit;
 mod channel;
 pub mod client;
 pub mod contexts;
@@ -33,6 +34,7 @@ mod volumes;
 mod watch;
 
 pub use api::{ClusterApi, ImageApi, NodeApi, NodeChange, ServiceApi, TaskApi, TaskFilter};
+pub use audit::{AuditLineStream, AuditMessage};
 pub use client::Client;
 pub use contexts::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
 pub use error::Error;

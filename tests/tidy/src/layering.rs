@@ -57,9 +57,10 @@ const COMPOSE_MAY_USE: [&str; 1] = ["granit-parser"];
 const CONSENSUS_MAY_USE: [&str; 2] = ["raft", "slog"];
 
 /// Managers and workers never link each other's crates: they communicate over the wire only.
-const MANAGER_SIDE: [&str; 10] = [
+const MANAGER_SIDE: [&str; 11] = [
     "warren-manager",
     "warren-api",
+    "warren-audit",
     "warren-peers",
     "warren-session",
     "warren-bootstrap",
@@ -88,7 +89,7 @@ const MANAGER_LAYERS: [&[&str]; 6] = [
     &["warren-core", "warren-consensus"],
     &["warren-replica"],
     &["warren-store"],
-    &["warren-peers", "warren-session", "warren-bootstrap"],
+    &["warren-peers", "warren-session", "warren-bootstrap", "warren-audit"],
     &["warren-api"],
     &["warren-manager"],
 ];

@@ -24,6 +24,11 @@ impl FakeState {
 impl v1::cluster_server::Cluster for FakeApi {
     type WatchStream = ResponseStream<v1::WatchEvent>;
     type StreamEventsStream = ResponseStream<v1::StreamEventsResponse>;
+    type AuditStream = ResponseStream<v1::AuditResponse>;
+
+    async fn audit(&self, _: Request<v1::AuditRequest>) -> Result<Response<Self::AuditStream>, Status> {
+        Err(Status::unimplemented("there is no audit log"))
+    }
 
     async fn stream_events(
         &self,

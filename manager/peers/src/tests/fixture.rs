@@ -20,7 +20,7 @@ use warren_store::timestamp::TimestampSource;
 use warren_store::{DriverInbox, PublishedState, RaftInput, ReplicaRole, StatePublisher};
 use warren_types::{ClusterId, Id, ManagerId, NodeRole, Timestamp, TokenHash, TokenId};
 
-use super::super::local_calls::{LocalCalls, ProgressStream, RelayStream};
+use super::super::local_calls::{AuditStream, LocalCalls, ProgressStream, RelayStream};
 use super::super::server::{PeerServer, PeerServerParts};
 use super::super::*;
 
@@ -100,6 +100,10 @@ impl LocalCalls for NoSessions {
         _: v1::ListNodeReportsRequest,
     ) -> Result<v1::ListNodeReportsResponse, tonic::Status> {
         Ok(v1::ListNodeReportsResponse::default())
+    }
+
+    async fn read_audit(&self, _: MemberId, _: v1::AuditRequest) -> Result<AuditStream, tonic::Status> {
+        Err(tonic::Status::unimplemented("there is no audit log"))
     }
 
     async fn watch_progress(

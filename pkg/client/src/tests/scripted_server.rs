@@ -308,6 +308,11 @@ impl v1::logs_server::Logs for ScriptedApiServer {
 impl v1::cluster_server::Cluster for ScriptedApiServer {
     type WatchStream = EventStream<v1::WatchEvent>;
     type StreamEventsStream = EventStream<v1::StreamEventsResponse>;
+    type AuditStream = EventStream<v1::AuditResponse>;
+
+    async fn audit(&self, _: Request<v1::AuditRequest>) -> Result<Response<Self::AuditStream>, Status> {
+        Err(Status::unimplemented("there is no audit log"))
+    }
 
     async fn stream_events(
         &self,

@@ -208,8 +208,8 @@ async fn program_and_its_children_end_with_the_handle() {
         let mut process = world.runtime.exec(&id("main"), &asked).await.unwrap();
         let mut started = [0; 7];
         timeout(TIMEOUT, process.stdout.read_exact(&mut started)).await.unwrap().unwrap();
-        let running = world.lines("main").await;
-        assert!(running.contains(&"sleep 1001".to_owned()), "{running:?}");
+        eventually("both run", || async { world.lines("main").await.contains(&"sleep 1001".to_owned()) })
+            .await;
         drop(process);
         eventually("its processes are gone", || async {
             !world.lines("main").await.iter().any(|line| line.contains("sleep 1001") || line.contains("trap"))

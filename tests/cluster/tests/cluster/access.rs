@@ -8,7 +8,7 @@ use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
-use warren_api::authorization::{METHODS, RequiredRole};
+use warren_api::methods::{METHODS, RequiredRole};
 use warren_security::{CertificateAuthority, Identity, Role};
 use warren_types::UserRole;
 

@@ -4,6 +4,7 @@
 
 mod answers;
 mod any_manager;
+mod audit;
 mod calls_during_failover;
 mod certificates;
 mod disaster_recovery;

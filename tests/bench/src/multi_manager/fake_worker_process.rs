@@ -2,11 +2,11 @@
 //! assigned task as running. Started by `fake_workers`; commands come on the standard input, results go to
 //! the standard output.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
@@ -105,10 +105,13 @@ struct NetworkUpdates {
     bytes: AtomicU64,
     /// How often it was told that all have acknowledged a withdrawal.
     withdrawals: AtomicU64,
+    /// It stops a task only once it was told that, as a real worker does.
+    stops_after_withdrawal: AtomicBool,
 }
 
 /// Prints when one of the workers is told that all have acknowledged a withdrawal.
 fn await_withdrawal(workers: &[NetworkUpdates]) -> anyhow::Result<()> {
+    workers.iter().for_each(|worker| worker.stops_after_withdrawal.store(true, Ordering::Relaxed));
     let count = || workers.iter().map(|worker| worker.withdrawals.load(Ordering::Relaxed)).sum::<u64>();
     let before = count();
     print_line("watching 0")?;
@@ -242,6 +245,7 @@ impl FakeWorker {
         let established = timeout(WELCOME, client.establish(ReceiverStream::new(queue)));
         let mut inbound = established.await??.into_inner();
         let (mut states, mut reports, mut network_version) = (BTreeMap::new(), 0, None);
+        let (mut stopping, mut withdrawn) = (Vec::new(), BTreeSet::new());
         // Jittered, as the real one is.
         let jitter = Duration::from_millis(self.number as u64 * 7 % 3_000);
         let mut sync = interval_at(tokio::time::Instant::now() + jitter, Duration::from_secs(3));
@@ -276,9 +280,10 @@ impl FakeWorker {
                     send(&frames, ToManager::NetworkAck(received)).await?;
                     continue;
                 }
-                Some(FromManager::Withdrawn(_)) => {
+                Some(FromManager::Withdrawn(v1::EndpointsWithdrawn { task_ids })) => {
                     updates.withdrawals.fetch_add(1, Ordering::Relaxed);
-                    continue;
+                    withdrawn.extend(task_ids);
+                    std::mem::take(&mut stopping)
                 }
                 Some(FromManager::Assignment(assignment)) => {
                     *has = assignment.version;
@@ -293,6 +298,13 @@ impl FakeWorker {
                 }
                 _ => continue,
             };
+            let waits = updates.stops_after_withdrawal.load(Ordering::Relaxed);
+            let is_held = |task: &v1::TaskAssignment| {
+                let stops = task.desired() == v1::DesiredTaskState::Shutdown;
+                waits && stops && !withdrawn.contains(&task.id)
+            };
+            let (held, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_held);
+            stopping.extend(held);
             let changes: Vec<v1::TaskReport> =
                 tasks.iter().filter_map(|task| report(task, &mut states)).collect();
             if !changes.is_empty() {

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 pub use blocking::{BlockingReader, BlockingWriter};
@@ -26,6 +27,9 @@ pub use tree::FileTree;
 
 /// Result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// How often a path is resolved again while other processes rename or mount.
+const MAX_RETRIES: usize = 128;
 
 /// The directory in which all paths are resolved.
 #[derive(Debug)]
@@ -55,7 +59,16 @@ impl RootDir {
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         // Not absolute: an empty path is the root.
         let path = path.strip_prefix("/").unwrap_or(path);
-        openat2(&self.0, if path.as_os_str().is_empty() { Path::new(".") } else { path }, how)
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let mut opened = openat2(&self.0, path, how);
+        // The kernel cannot resolve `..` while any process renames or mounts something.
+        for _ in 0..MAX_RETRIES {
+            match opened {
+                Err(Errno::EAGAIN) => opened = openat2(&self.0, path, how),
+                _ => break,
+            }
+        }
+        opened
     }
 }
 

@@ -13,6 +13,8 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
+/// How often a path is resolved again while other processes rename or mount.
+const MAX_RETRIES: usize = 128;
 /// Read-only, nosuid, nodev.
 const FLAGS: MsFlags = MsFlags::MS_RDONLY
     .union(MsFlags::MS_NOSUID)
@@ -62,7 +64,15 @@ impl ImageFiles {
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        match openat2(&self.root, path, how) {
+        let mut opened = openat2(&self.root, path, how);
+        // The kernel cannot resolve `..` while any process renames or mounts something.
+        for _ in 0..MAX_RETRIES {
+            match opened {
+                Err(Errno::EAGAIN) => opened = openat2(&self.root, path, how),
+                _ => break,
+            }
+        }
+        match opened {
             Ok(directory) => Ok(Some(directory)),
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
             Err(errno) => Err(errno.into()),

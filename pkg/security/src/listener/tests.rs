@@ -124,7 +124,7 @@ async fn foreign_authority_is_refused_both_ways() {
     assert!(text.contains("UnknownCA") || text.contains("DecryptError"), "{text}");
     // Neither of them became a connection: the next one is the good one.
     let good = dial(&ours, Some(&issue(&ours, Role::User, "alice")), address).await.unwrap();
-    assert!(exchange(&mut incoming, good).await.to_string().starts_with("admin alice"));
+    assert!(exchange(&mut incoming, good).await.to_string().starts_with("user alice"));
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ use warren_security::{
     CertificateRequest, Credentials, JoinToken, PrivateKey, ReloadableCertificate, client_config, connect,
     connect_to_join,
 };
+use warren_types::spec::WITHDRAWAL_TIMEOUT;
 
 /// For TCP and TLS each, as long as a worker's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -109,13 +110,13 @@ struct NetworkUpdates {
     stops_after_withdrawal: AtomicBool,
 }
 
-/// Prints when one of the workers is told that all have acknowledged a withdrawal.
+/// Prints when one of the workers is told that all have acknowledged a withdrawal, or when managers wait no longer.
 fn await_withdrawal(workers: &[NetworkUpdates]) -> anyhow::Result<()> {
     workers.iter().for_each(|worker| worker.stops_after_withdrawal.store(true, Ordering::Relaxed));
     let count = || workers.iter().map(|worker| worker.withdrawals.load(Ordering::Relaxed)).sum::<u64>();
-    let before = count();
+    let (before, start) = (count(), Instant::now());
     print_line("watching 0")?;
-    while count() == before {
+    while count() == before && start.elapsed() < WITHDRAWAL_TIMEOUT {
         std::thread::sleep(LOOK);
     }
     print_line("withdrawn 0")
@@ -253,12 +254,16 @@ impl FakeWorker {
         sync.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let mut overdue = Vec::new();
             let frame = tokio::select! {
                 frame = inbound.message() => frame?.context("the manager ended it")?.frame,
                 _ = sync.tick() => {
                     let request = v1::SyncRequest { version: *has, network_version };
                     send(&frames, ToManager::Sync(request)).await?;
-                    continue;
+                    // A real worker does not wait for ever either.
+                    overdue = std::mem::take(&mut stopping);
+                    withdrawn.extend(overdue.iter().map(|task: &v1::TaskAssignment| task.id.clone()));
+                    None
                 }
                 _ = heartbeat.tick() => {
                     let usage = Some(v1::NodeUsage::default());
@@ -296,6 +301,7 @@ impl FakeWorker {
                     });
                     diff.changed
                 }
+                _ if !overdue.is_empty() => overdue,
                 _ => continue,
             };
             let waits = updates.stops_after_withdrawal.load(Ordering::Relaxed);

@@ -57,14 +57,23 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// The files below a directory that contain a marker. A file that is replaced meanwhile is skipped.
+/// The files below a directory that contain a marker. A file that is replaced meanwhile is skipped. Audit lines have the
+/// names of objects, and nothing else of them.
 pub fn files_with_mark(directory: &Path) -> Vec<PathBuf> {
+    let name = format!("{PLAINTEXT_MARK}-name-");
     let tells = |path: &PathBuf| {
         let content = match fs::read(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return false,
             content => content.unwrap(),
         };
-        content.windows(PLAINTEXT_MARK.len()).any(|window| window == PLAINTEXT_MARK.as_bytes())
+        let has_names = path.parent().is_some_and(|parent| parent.ends_with("manager/audit"));
+        let found = |content: &[u8]| {
+            content.windows(PLAINTEXT_MARK.len()).any(|window| window == PLAINTEXT_MARK.as_bytes())
+        };
+        match has_names {
+            true => found(String::from_utf8(content).unwrap().replace(&name, "").as_bytes()),
+            false => found(&content),
+        }
     };
     files(directory).into_iter().filter(tells).collect()
 }

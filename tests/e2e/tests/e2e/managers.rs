@@ -9,7 +9,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use warren_test_history::workload::{AdminAccess, RegisterWorkload, RegisterWorkloadConfig};
 use warren_test_history::{LinearizabilityVerdict, SearchLimit, check};
+use warren_testkit::cli::WarrenCli;
 use warren_testkit::node::LabNode;
+use warren_testkit::scratch::ScratchDir;
 use warren_testkit::soak;
 use warren_testkit::wait::consistently;
 
@@ -140,7 +142,7 @@ fn three_managers_survive_any_single_fault() {
     // A machine that is slow to restart because it is busy keeps its tasks; one without its disk has no
     // image, and no registry to pull it from.
     trio.create_service(&["--replace-after", "10m", "--pull", "never"]);
-    let clients = trio.lab.add_host();
+    let (clients, clients_dir) = (trio.lab.add_host(), ScratchDir::new());
     let plan = RegisterWorkloadConfig {
         managers: trio.addresses(),
         registers: 4,
@@ -149,7 +151,12 @@ fn three_managers_survive_any_single_fault() {
         netns: Some(clients.netns().path()),
         seed,
     };
-    let contexts = trio.nodes[0].scratch().join("contexts.toml");
+    // A user, since the administrator of a machine ends with its disk.
+    let (contexts, token) = (clients_dir.path().join("contexts.toml"), clients_dir.path().join("token"));
+    let warren = trio.nodes[0].warren();
+    std::fs::write(&token, warren.run_ok(&["user", "create", "ops", "--role", "admin", "--quiet"])).unwrap();
+    let login = ["login", &trio.nodes[0].api().to_string(), "--token-file", token.to_str().unwrap()];
+    WarrenCli::new(&contexts).in_netns(&clients.netns().path()).run_ok(&login);
     let registers = RegisterWorkload::start(AdminAccess::of_contexts(&contexts), plan);
 
     // Each manager gets each fault, in random order; then, if there is time, more of them.

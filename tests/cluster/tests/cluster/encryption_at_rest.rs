@@ -57,8 +57,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// The files below a directory that contain a marker. A file that is replaced meanwhile is skipped. Audit lines have the
-/// names of objects, and nothing else of them.
+/// The files below a directory that contain a marker. A file that is replaced meanwhile is skipped. Audit lines have
+/// the names of objects, and nothing else of them.
 pub fn files_with_mark(directory: &Path) -> Vec<PathBuf> {
     let name = format!("{PLAINTEXT_MARK}-name-");
     let tells = |path: &PathBuf| {

@@ -68,7 +68,7 @@ impl Api {
         check_service_admission(role, state, &task.id.service)?;
         let service =
             state.service(&task.id.service).map(|service| format!("{}.{}", service.spec.name, task.slot));
-        caller.wrote(ObjectKind::Task, task.id, &service.unwrap_or_default(), None);
+        caller.wrote(ObjectKind::Task, task.id, service.unwrap_or_default(), None);
         if task.observed.state != TaskState::Running || task.observed.removed {
             let reports = self.fetch_node_reports(state, task.node).await;
             return Err(not_running(state, &task, &self.show_task(state, &task, &reports)));

@@ -143,7 +143,8 @@ async fn deadline_without_an_answer_leaves_the_write_unconfirmed() {
             unanswered.await.unwrap();
             tokio::time::pause();
         };
-        let message = v1::RollbackServiceRequest { reference: "web".into(), version: Some(4), revision: None };
+        let message =
+            v1::RollbackServiceRequest { reference: "web".into(), version: Some(4), revision: None };
         let call = |channel, request| async move { ServicesClient::new(channel).rollback(request).await };
         let writing = client.writing();
         let (ended, ()) = tokio::join!(writing.unary_within(Duration::from_secs(5), message, call), pausing);

@@ -94,7 +94,7 @@ async fn calls_are_recorded_once_and_merged() {
     assert!(text.contains("\"password\"") && !text.contains(SECRET), "{text}");
 
     let only = v1::AuditRequest { user: "w1".into(), method: "services".into(), ..Default::default() };
-    assert_eq!(read(&group, follower, only).await.0, [remove.clone()]);
+    assert_eq!(read(&group, follower, only).await.0, std::slice::from_ref(remove));
     let wrong = v1::AuditRequest { since: Some(5), until: Some(5), ..Default::default() };
     let refused = ClusterClient::new(group.channel(leader).await).audit(wrong).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
@@ -103,6 +103,6 @@ async fn calls_are_recorded_once_and_merged() {
     group.hosts[follower].stop().await;
     let leader = group.leader().await;
     let (rest, missing) = read(&group, leader, v1::AuditRequest::default()).await;
-    assert_eq!(missing, [name.clone()]);
+    assert_eq!(missing, std::slice::from_ref(&name));
     assert!(!rest.is_empty() && rest.iter().all(|line| line.manager_name != name));
 }

@@ -168,7 +168,7 @@ fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServi
         }))
         .layer(MiddlewareLayer(ProxyLayer { store: api.store.clone(), peers: api.peers.clone() }))
         // Inside of the proxy: a manager that applies nothing new cannot decide about a key that it does not list.
-        .layer(MiddlewareLayer(AuthorizationLayer(api.clone())))
+        .layer(MiddlewareLayer(AuthorizationLayer(Arc::new(api.clone()))))
         .add_service(ServicesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(TasksServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(NodesServer::new(api.clone()).max_decoding_message_size(MAX_MESSAGE))

@@ -8,7 +8,7 @@ use warren_types::{Seccomp, ServiceId, ServiceSpec, TaskNetworkMode, UserRole};
 
 use super::methods::CallerRole;
 
-/// The fields of the spec that only administrators may set, each with what to do.
+/// The fields that are set and that only administrators may set.
 fn administrator_fields(spec: &ServiceSpec) -> Vec<&'static str> {
     let task = &spec.task;
     let is_bind = |source: &MountSource| matches!(source, MountSource::Bind { .. });
@@ -26,7 +26,7 @@ fn administrator_fields(spec: &ServiceSpec) -> Vec<&'static str> {
     found.into_iter().filter(|(is_set, _)| *is_set).map(|(_, field)| field).collect()
 }
 
-/// The role of the user that calls; administrators for calls within the manager.
+/// The role of the user that calls.
 pub(super) fn user_role<T>(request: &Request<T>) -> UserRole {
     match request.extensions().get::<CallerRole>() {
         Some(CallerRole::User(role)) => *role,
@@ -73,18 +73,33 @@ pub(super) fn check_service_admission(role: UserRole, state: &State, id: &Servic
 mod tests {
     use super::*;
     use warren_types::TaskSpec;
+    use warren_types::spec::{Device, Mount};
 
     #[test]
     fn fields_with_power_over_nodes_are_for_administrators() {
         let task = TaskSpec::new("nginx:1.27".parse().unwrap());
         let plain = ServiceSpec::new("web".parse().unwrap(), task);
-        let changes: [fn(&mut ServiceSpec); 6] = [
+        let changes: [fn(&mut ServiceSpec); 9] = [
             |spec| spec.task.privileged = true,
             |spec| spec.task.cap_add = vec!["NET_ADMIN".parse().unwrap()],
             |spec| spec.task.seccomp = Seccomp::Unconfined,
             |spec| spec.task.network = TaskNetworkMode::Host,
             |spec| spec.task.allow_metadata = true,
             |spec| spec.bootstrap = true,
+            |spec| spec.task.oom_score_adj = Some(-1),
+            |spec| {
+                let access = "r".parse().unwrap();
+                spec.task.devices =
+                    vec![Device { source: "/dev/kvm".into(), target: "/dev/kvm".into(), access }];
+            },
+            |spec| {
+                let source = MountSource::Bind {
+                    path: "/srv".into(),
+                    propagation: Default::default(),
+                    recursive: false,
+                };
+                spec.task.mounts = vec![Mount { target: "/srv".into(), source, read_only: true }];
+            },
         ];
         check_admission(UserRole::Operator, &plain).unwrap();
         for change in changes {

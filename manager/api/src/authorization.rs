@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ pub fn authorize(role: CallerRole, path: &str) -> Result<(), Status> {
 
 /// Checks every call against [`METHODS`] before a handler runs.
 #[derive(Clone)]
-pub struct AuthorizationLayer(pub Api);
+pub struct AuthorizationLayer(pub Arc<Api>);
 
 impl AuthorizationLayer {
     fn caller_role(&self, peer: Option<&Peer>, state: &State) -> Result<CallerRole, Status> {

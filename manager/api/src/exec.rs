@@ -79,7 +79,6 @@ impl Api {
             let why = format!("node {} is DOWN; `warren node ls` shows the nodes", node.name);
             return Err(unreachable(&why));
         }
-        caller.detail(&about);
         let purpose = Purpose::ExecTask(v1::ExecTask { task_id: task.id.to_string(), work: Some(work) });
         let opened = self.open_stream(node.id, purpose, ATTACH_TIMEOUT).await;
         let worker = opened.map_err(|why| unreachable(&format!("node {}: {why}", node.name)))?;

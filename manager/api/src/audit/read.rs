@@ -1,6 +1,5 @@
 //! Reads the audit lines of all managers, in order of time.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -211,22 +210,22 @@ impl Api {
 /// The messages of one manager.
 struct MergeInput {
     messages: mpsc::Receiver<v1::AuditResponse>,
-    /// At most one.
-    next: VecDeque<v1::AuditLine>,
+    /// The next existing line, once it has arrived.
+    next: Option<v1::AuditLine>,
     /// No line follows, or only new ones.
     is_caught_up: bool,
 }
 
 impl MergeInput {
     fn new(messages: mpsc::Receiver<v1::AuditResponse>) -> Self {
-        Self { messages, next: VecDeque::new(), is_caught_up: false }
+        Self { messages, next: None, is_caught_up: false }
     }
 
     /// Waits for the next existing line. Warnings are passed on at once.
     async fn fill(&mut self, out: &AuditSender) {
-        while self.next.is_empty() && !self.is_caught_up {
+        while self.next.is_none() && !self.is_caught_up {
             match self.messages.recv().await.map(|answer| answer.message) {
-                Some(Some(Message::Line(line))) => self.next.push_back(line),
+                Some(Some(Message::Line(line))) => self.next = Some(line),
                 Some(Some(Message::Warning(warning))) => {
                     // The client may have left, which the next line shows.
                     let _ = out.send(Ok(response(Message::Warning(warning)))).await;
@@ -245,9 +244,9 @@ async fn merge(mut inputs: Vec<MergeInput>, out: &AuditSender) {
         for input in &mut inputs {
             input.fill(out).await;
         }
-        let oldest = inputs.iter_mut().filter(|input| !input.next.is_empty());
-        let Some(oldest) = oldest.min_by_key(|input| input.next[0].at) else { break };
-        let line = oldest.next.pop_front().expect("it has a line");
+        let waiting = inputs.iter_mut().map(|input| &mut input.next).filter(|next| next.is_some());
+        let oldest = waiting.min_by_key(|next| next.as_ref().map(|line| line.at));
+        let Some(line) = oldest.and_then(Option::take) else { break };
         if out.send(Ok(response(Message::Line(line)))).await.is_err() {
             return;
         }

@@ -411,7 +411,7 @@ fn serve(
             withdrawals: Withdrawals::new(WithdrawalParts {
                 store: store.clone(),
                 registry: registry.clone(),
-                networks,
+                networks: networks.clone(),
                 await_at_peers: await_at_peers(peers.clone()),
                 shutdown: shutdown.clone(),
             }),
@@ -427,6 +427,7 @@ fn serve(
         store: store.clone(),
         leader,
         registry,
+        networks,
         streams,
         placement_refusals: refusals.clone(),
         background_tasks: tasks_run,

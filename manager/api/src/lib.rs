@@ -53,7 +53,7 @@ use warren_log::LogEngine;
 use warren_peers::Peers;
 use warren_security::{CertificateAuthority, SecretObjectKey};
 use warren_session::leader::LeaderWatch;
-use warren_session::{SessionRegistry, WorkerStreams};
+use warren_session::{NetworkPublisher, SessionRegistry, WorkerStreams};
 use warren_store::Store;
 use warren_store::incarnation::LaterIncarnation;
 use warren_store::state_comparison::StateComparison;
@@ -73,6 +73,8 @@ pub struct Api {
     pub leader: LeaderWatch,
     /// Connected nodes and their reports that are not replicated.
     pub registry: SessionRegistry,
+    /// What nodes are told about the cluster's network.
+    pub networks: NetworkPublisher,
     /// Streams that workers open on request.
     pub streams: WorkerStreams,
     /// Reasons why tasks have no node.

@@ -47,10 +47,11 @@ impl LocalCalls for Api {
         _: MemberId,
         request: v1::AwaitNetworkRequest,
     ) -> Result<v1::AwaitNetworkResponse, Status> {
-        // What is no id is no node with a session here.
+        // What is no id is no node with a session here, and no network with a change.
         let nodes = request.nodes.iter().filter_map(|id| id.parse().ok()).collect();
-        let applied = timeout(WITHDRAWAL_TIMEOUT, self.registry.await_network(request.index, nodes)).await;
-        let applied = applied.map_err(|_| Status::deadline_exceeded("not every node has acknowledged it"))?;
+        let networks = request.networks.iter().filter_map(|id| id.parse().ok()).collect();
+        let applied = self.networks.await_nodes(&self.registry, request.index, &networks, nodes);
+        let applied = timeout(WITHDRAWAL_TIMEOUT, applied).await.map_err(|_| Status::deadline_exceeded("not every node has acknowledged it"))?;
         Ok(v1::AwaitNetworkResponse { nodes: applied.iter().map(ToString::to_string).collect() })
     }
 

@@ -119,6 +119,7 @@ async fn fixture() -> ApiFixture {
     newest.next().await.unwrap();
     let api = Api {
         leader: LeaderWatch::start(store.clone(), &tasks_run),
+        networks: NetworkPublisher::new(store.clone()),
         registry: SessionRegistry::default(),
         streams: WorkerStreams::default(),
         placement_refusals: PlacementRefusals::default(),

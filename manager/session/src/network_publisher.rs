@@ -35,7 +35,7 @@ struct Inner {
     encoded: BTreeMap<(Option<NetworkId>, Option<u64>), Bytes>,
     /// Changes of which no session was woken yet.
     unpublished: NetworkChanges,
-    /// The version at which the sessions of a network were woken last.
+    /// The version at which this manager saw the last change of a network.
     changed_at: BTreeMap<NetworkId, u64>,
 }
 
@@ -112,9 +112,22 @@ impl NetworkPublisher {
         SentNetwork::new(&inner.history, version, networks)
     }
 
-    /// The version that a node in these networks has when it has all changes of them until `index`. Waits until those
-    /// are published.
-    pub async fn last_change(&self, index: u64, networks: &BTreeSet<NetworkId>) -> u64 {
+    /// The nodes of `nodes` that have a session in `registry`, once each of them has applied all changes of `networks`
+    /// until `index`. One that loses its session is waited for until it is back.
+    pub async fn await_nodes(
+        &self,
+        registry: &SessionRegistry,
+        index: u64,
+        networks: &BTreeSet<NetworkId>,
+        nodes: BTreeSet<NodeId>,
+    ) -> BTreeSet<NodeId> {
+        let version = self.last_change(index, networks).await;
+        registry.await_network(version, nodes).await
+    }
+
+    /// The version that a node in these networks has from this manager when it has all changes of them until `index`.
+    /// Waits until those are published.
+    async fn last_change(&self, index: u64, networks: &BTreeSet<NetworkId>) -> u64 {
         // The sender is a field of this value.
         let _ = self.published.subscribe().wait_for(|published| *published >= index).await;
         let inner = self.lock();
@@ -146,24 +159,30 @@ impl NetworkPublisher {
 
 impl Inner {
     fn compare<'a>(&mut self, state: &State, changes: Option<(u64, impl Iterator<Item = &'a StateChange>)>) {
-        let NetworkChanges { peers, networks } = self.history.update(state, changes);
+        let before = self.history.version();
+        let NetworkChanges { mut peers, mut networks } = self.history.update(state, changes);
         if !peers && networks.is_empty() {
             return;
         }
+        if self.history.version() == before {
+            // `begin` compared a later state than that of these changes, and a value is later still. A session may have
+            // sent the version without it.
+            let later = self.history.update(state, None::<(u64, std::iter::Empty<&StateChange>)>);
+            peers |= later.peers;
+            networks.extend(later.networks);
+        }
         self.encoded.clear();
+        // A session may send it from now on. A version that is published later may contain nothing for its node.
+        let version = self.history.version().index;
+        self.changed_at.extend(networks.iter().map(|network| (*network, version)));
+        self.changed_at.retain(|network, _| self.history.has_network(*network));
         self.unpublished.peers |= peers;
         self.unpublished.networks.extend(networks);
     }
 
     /// The changes for which sessions are to be woken now.
     fn publish(&mut self) -> NetworkChanges {
-        let Self { history, unpublished, changed_at, .. } = self;
-        let version = history.version().index;
-        changed_at.extend(unpublished.networks.iter().map(|network| (*network, version)));
-        if !unpublished.networks.is_empty() {
-            changed_at.retain(|network, _| history.has_network(*network));
-        }
-        std::mem::take(unpublished)
+        std::mem::take(&mut self.unpublished)
     }
 
     fn encode(&mut self, network: Option<NetworkId>, since: Option<u64>) -> Bytes {
@@ -176,5 +195,74 @@ impl Inner {
             }
         });
         part.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_core::{ApplyOutcome, Command};
+    use warren_store::PublishedState;
+    use warren_types::fixtures::published_port;
+    use warren_types::spec::{ServiceSpec, TaskSpec};
+    use warren_types::{ClusterId, INGRESS_NETWORK, Id, PublishMode, PublishedPort, ServiceId, Timestamp};
+
+    const AT: Timestamp = Timestamp(0);
+
+    /// Applies the command at the next index.
+    fn apply(state: &mut State, command: Command) -> u64 {
+        let index = state.applied().index + 1;
+        let outcome = state.apply(1, index, &command);
+        assert!(matches!(outcome, ApplyOutcome::Applied { .. }), "{command:?}: {outcome:?}");
+        index
+    }
+
+    fn cluster() -> State {
+        let mut state = State::new();
+        let ranges = vec!["10.0.0.0/8".parse().unwrap()];
+        let feature_level = warren_core::FEATURE_LEVEL;
+        apply(&mut state, Command::CreateCluster { id: ClusterId(Id(1)), ranges, feature_level, at: AT });
+        state
+    }
+
+    fn create_service(number: u128, ports: Vec<PublishedPort>) -> Command {
+        let task = TaskSpec::new("demo:1".parse().unwrap());
+        let spec = ServiceSpec { ports, ..ServiceSpec::new(format!("s{number}").parse().unwrap(), task) };
+        Command::CreateService { id: ServiceId(Id(number)), spec, at: AT }
+    }
+
+    fn with_ingress_port(number: u128) -> Command {
+        let mode = PublishMode::Ingress;
+        create_service(number, vec![PublishedPort { mode, ..published_port(8000) }])
+    }
+
+    #[tokio::test]
+    async fn awaited_version_is_one_that_a_node_gets() {
+        let mut state = cluster();
+        let registry = SessionRegistry::default();
+        let publisher = NetworkPublisher::new(Store::new(PublishedState::initial(state.clone()), 1, 1).0);
+        let changed = apply(&mut state, with_ingress_port(1));
+        // As for a node that comes from a manager that has published it.
+        publisher.lock().compare(&state, None::<(u64, std::iter::Empty<&StateChange>)>);
+        let unrelated = apply(&mut state, create_service(2, Vec::new()));
+        let changes = [ServiceId(Id(1)), ServiceId(Id(2))].map(StateChange::Service);
+        publisher.update(&state, Some((unrelated, changes.iter())), &registry);
+        let networks = BTreeSet::from([INGRESS_NETWORK]);
+        assert_eq!(publisher.last_change(changed, &networks).await, changed);
+        assert_eq!(publisher.last_change(unrelated, &networks).await, changed);
+    }
+
+    #[tokio::test]
+    async fn later_value_raises_the_version() {
+        let mut state = cluster();
+        let registry = SessionRegistry::default();
+        let publisher = NetworkPublisher::new(Store::new(PublishedState::initial(state.clone()), 1, 1).0);
+        let ahead = apply(&mut state, create_service(2, Vec::new()));
+        publisher.lock().compare(&state, None::<(u64, std::iter::Empty<&StateChange>)>);
+        let changed = apply(&mut state, with_ingress_port(1));
+        // The entry before it has a change of the same service.
+        let changes = [StateChange::Service(ServiceId(Id(1)))];
+        publisher.update(&state, Some((ahead, changes.iter())), &registry);
+        assert_eq!(publisher.last_change(ahead, &BTreeSet::from([INGRESS_NETWORK])).await, changed);
     }
 }

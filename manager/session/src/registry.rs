@@ -165,9 +165,9 @@ impl SessionRegistry {
         self.lock().contains_key(&node)
     }
 
-    /// The nodes of `nodes` that have a session now, once each of them has applied the network up to `index`. One that
-    /// loses its session is waited for until it is back.
-    pub async fn await_network(&self, index: u64, mut nodes: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+    /// The nodes of `nodes` that have a session now, once each of them has applied the network up to this manager's
+    /// version `index`. One that loses its session is waited for until it is back.
+    pub(crate) async fn await_network(&self, index: u64, mut nodes: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let mut acks = self.shared.network_acks.subscribe();
         nodes.retain(|node| self.is_connected(*node));
         let mut waiting = nodes.clone();

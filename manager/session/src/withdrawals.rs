@@ -21,14 +21,13 @@ use super::frames::send;
 use super::registry::FrameSender;
 use super::{NetworkPublisher, SessionRegistry};
 
-/// Asks the other managers which of the nodes have a session there, once those have applied the network up to the
-/// index.
+/// Asks the other managers which of the nodes have a session there, once those have applied the change.
 pub type AwaitAtPeers = Arc<
-    dyn Fn(u64, BTreeSet<NodeId>) -> Pin<Box<dyn Future<Output = BTreeSet<NodeId>> + Send>> + Send + Sync,
+    dyn Fn(Change, BTreeSet<NodeId>) -> Pin<Box<dyn Future<Output = BTreeSet<NodeId>> + Send>> + Send + Sync,
 >;
 
-/// The index of a change, and the networks that it is in.
-type Change = (u64, BTreeSet<NetworkId>);
+/// All changes of some networks until an index.
+pub type Change = (u64, BTreeSet<NetworkId>);
 
 /// Waits for acknowledgements. Cheap to clone; sessions that wait for the same ones wait once.
 #[derive(Clone)]
@@ -69,7 +68,7 @@ impl Withdrawals {
         for (networks, task_ids) in groups.into_iter().filter(|(networks, _)| !networks.is_empty()) {
             let (withdrawals, frames) = (self.clone(), frames.clone());
             self.parts.shutdown.spawn_cancellable("withdrawal", async move {
-                if timeout(WITHDRAWAL_TIMEOUT, withdrawals.acknowledged(index, networks)).await == Ok(true) {
+                if timeout(WITHDRAWAL_TIMEOUT, withdrawals.acknowledged((index, networks))).await == Ok(true) {
                     // The session may have ended.
                     let _ = send(&frames, Frame::Withdrawn(v1::EndpointsWithdrawn { task_ids })).await;
                 }
@@ -77,12 +76,10 @@ impl Withdrawals {
         }
     }
 
-    /// Whether the nodes in the networks have acknowledged all changes of them until `index`. Resolves when those with
-    /// a session have.
-    async fn acknowledged(&self, index: u64, networks: BTreeSet<NetworkId>) -> bool {
-        let changed = self.parts.networks.last_change(index, &networks).await;
-        let cell = self.shared((changed, networks.clone()));
-        *cell.get_or_init(|| self.await_nodes(changed, &networks)).await
+    /// Whether the nodes in the networks have acknowledged the change. Resolves when those with a session have.
+    async fn acknowledged(&self, change: Change) -> bool {
+        let cell = self.shared(change.clone());
+        *cell.get_or_init(|| self.await_nodes(change)).await
     }
 
     fn shared(&self, change: Change) -> Arc<OnceCell<bool>> {
@@ -96,15 +93,17 @@ impl Withdrawals {
         cell
     }
 
-    async fn await_nodes(&self, index: u64, networks: &BTreeSet<NetworkId>) -> bool {
-        let WithdrawalParts { store, registry, await_at_peers, .. } = &*self.parts;
+    async fn await_nodes(&self, change: Change) -> bool {
+        let WithdrawalParts { store, registry, networks: publisher, await_at_peers, .. } = &*self.parts;
+        let (index, networks) = &change;
         let nodes = ready_nodes(&store.read().state, networks);
         let elsewhere: BTreeSet<NodeId> =
             nodes.iter().copied().filter(|node| !registry.is_connected(*node)).collect();
         let at_peers = async {
-            if elsewhere.is_empty() { BTreeSet::new() } else { await_at_peers(index, elsewhere).await }
+            if elsewhere.is_empty() { BTreeSet::new() } else { await_at_peers(change.clone(), elsewhere).await }
         };
-        let (local, remote) = tokio::join!(registry.await_network(index, nodes.clone()), at_peers);
+        let local = publisher.await_nodes(registry, *index, networks, nodes.clone());
+        let (local, remote) = tokio::join!(local, at_peers);
         nodes.iter().all(|node| local.contains(node) || remote.contains(node))
     }
 }

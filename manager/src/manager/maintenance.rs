@@ -66,9 +66,12 @@ pub(super) fn start_controllers(
 
 /// Asks the other managers over the peer links, until all of the nodes are found.
 pub(super) fn await_at_peers(peers: Peers) -> AwaitAtPeers {
-    Arc::new(move |index, nodes| {
-        let request =
-            v1::AwaitNetworkRequest { index, nodes: nodes.iter().map(ToString::to_string).collect() };
+    Arc::new(move |(index, networks), nodes| {
+        let request = v1::AwaitNetworkRequest {
+            index,
+            nodes: nodes.iter().map(ToString::to_string).collect(),
+            networks: networks.iter().map(ToString::to_string).collect(),
+        };
         let clients: Vec<_> = peers.others().into_iter().filter_map(|member| peers.client(member)).collect();
         Box::pin(async move {
             let mut calls = JoinSet::new();

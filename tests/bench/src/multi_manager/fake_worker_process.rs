@@ -43,6 +43,8 @@ const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff0011223344556677889
 const QUEUE: usize = 64;
 /// Between two checks whether all workers were told something.
 const LOOK: Duration = Duration::from_millis(1);
+/// Without an update for this long, the workers have all of them; managers wait 50 ms for more changes.
+const QUIET: Duration = Duration::from_millis(300);
 /// Between two attempts to open a session.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -86,7 +88,16 @@ pub fn main(words: &[String]) -> anyhow::Result<()> {
         }
         let counts =
             |it: &NetworkUpdates| [&it.count, &it.bytes].map(|number| number.load(Ordering::Relaxed));
-        let before: Vec<[u64; 2]> = received.iter().map(counts).collect();
+        // An update of the change before would be taken for one of this change.
+        let mut before: Vec<[u64; 2]> = received.iter().map(counts).collect();
+        loop {
+            std::thread::sleep(QUIET);
+            let now: Vec<[u64; 2]> = received.iter().map(counts).collect();
+            if now == before {
+                break;
+            }
+            before = now;
+        }
         print_line("watching 0")?;
         let is_told = |(worker, [count, _]): (&NetworkUpdates, &[u64; 2])| counts(worker)[0] > *count;
         while !received.iter().zip(&before).all(is_told) {

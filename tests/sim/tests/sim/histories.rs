@@ -162,28 +162,30 @@ fn one_seed_gives_one_history() {
     assert_ne!(run(1).unwrap().trace, run(2).unwrap().trace);
 }
 
-/// Each of these planted defects is found within a few seeds, by the invariant that it violates.
+/// Each planted defect, the invariant that finds it, and a seed that did last; other seeds are tried after it.
+const PLANTED: [(PlantedDefect, &str, u64); 14] = [
+    (PlantedDefect::AnswerBeforeDurable, "acknowledged", 0),
+    (PlantedDefect::ReportRemovedEarly, "addresses and ports have one owner", 0),
+    (PlantedDefect::TrustLocalClock, "converges", 0),
+    (PlantedDefect::PromoteLaggingMember, "only members that caught up vote", 8),
+    (PlantedDefect::AllowEvenVoters, "the number of voters is odd", 0),
+    (PlantedDefect::KeepIncarnation, "addresses and ports have one owner", 449),
+    (PlantedDefect::IgnoreAssignmentVersion, "assignment versions only increase", 0),
+    (PlantedDefect::AnswerFromNewestState, "answers show the caller's own write", 2),
+    (PlantedDefect::AnswerWithNewestVersion, "returned versions are unique", 2),
+    (PlantedDefect::DropExpectedVersion, "a compare-and-set succeeds only without a write in between", 0),
+    (PlantedDefect::IgnoreNetworkAcks, "nobody is sent to another owner's address", 3),
+    (PlantedDefect::AckBeforeKernel, "nobody is sent to another owner's address", 438),
+    (PlantedDefect::IgnoreDisconnect, "a disconnected task", 17),
+    (PlantedDefect::DisconnectTooEarly, "no task is stopped before its disconnect timeout", 2),
+];
+
 #[test]
 fn planted_defects_are_found() {
-    for (defect, invariant) in [
-        (PlantedDefect::AnswerBeforeDurable, "acknowledged"),
-        (PlantedDefect::ReportRemovedEarly, "addresses and ports have one owner"),
-        (PlantedDefect::TrustLocalClock, "converges"),
-        (PlantedDefect::PromoteLaggingMember, "only members that caught up vote"),
-        (PlantedDefect::AllowEvenVoters, "the number of voters is odd"),
-        (PlantedDefect::KeepIncarnation, "addresses and ports have one owner"),
-        (PlantedDefect::IgnoreAssignmentVersion, "assignment versions only increase"),
-        (PlantedDefect::AnswerFromNewestState, "answers show the caller's own write"),
-        (PlantedDefect::AnswerWithNewestVersion, "returned versions are unique"),
-        (PlantedDefect::DropExpectedVersion, "a compare-and-set succeeds only without a write in between"),
-        (PlantedDefect::IgnoreNetworkAcks, "nobody is sent to another owner's address"),
-        (PlantedDefect::AckBeforeKernel, "nobody is sent to another owner's address"),
-        (PlantedDefect::IgnoreDisconnect, "a disconnected task"),
-        (PlantedDefect::DisconnectTooEarly, "no task is stopped before its disconnect timeout"),
-    ] {
+    for (defect, invariant, last) in PLANTED {
         // One defect may violate more than one invariant; the seed decides which is first.
         let mut others = BTreeSet::new();
-        let found = (0..1000).find_map(|seed| {
+        let found = std::iter::once(last).chain(0..1000).find_map(|seed| {
             let found = run_with(seed, Some(defect)).err()?;
             if found.what.starts_with(invariant) {
                 return Some(found);

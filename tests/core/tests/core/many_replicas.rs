@@ -1,9 +1,11 @@
 //! Services with more replicas than the nodes have room for.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use warren_core::reconcile::{MAX_ITEMS, SPARE_TASKS, unplaced_tasks};
 use warren_core::*;
-use warren_types::Availability;
+use warren_types::{Availability, Task};
 
 use crate::test_cluster::*;
 
@@ -52,9 +54,7 @@ fn tasks_without_a_node_are_bounded_by_the_free_room() {
     assert_eq!(plan_all(&mut cluster, 1).1, 3100 - 3 * PER_NODE);
     assert_eq!(uncreated(&cluster), 0);
     cluster.scale(1, MILLION);
-    cluster.update_image(1, "demo:2");
-    cluster.settle();
-    assert!(plan_all(&mut cluster, 1).1 <= SPARE_TASKS + 1, "one more, beside the task that it replaces");
+    plan_all(&mut cluster, 1);
 
     cluster.remove(1);
     plan_all(&mut cluster, 1);
@@ -63,6 +63,18 @@ fn tasks_without_a_node_are_bounded_by_the_free_room() {
         assert!(cluster.reap(1).commands.iter().all(|command| items(command) <= MAX_ITEMS));
     }
     assert_eq!(cluster.state.task_count(), 0);
+}
+
+#[test]
+fn updated_tasks_without_a_node_are_bounded() {
+    let mut cluster = TestCluster::with_nodes(2);
+    cluster.service(1, reserving("big", MILLION, resources(0, 300)));
+    assert_eq!(plan_all(&mut cluster, 1), (6, SPARE_TASKS));
+    cluster.update_image(1, "demo:2");
+    cluster.settle();
+    assert!(plan_all(&mut cluster, 1).1 <= SPARE_TASKS + 1, "one more, beside the task that it replaces");
+    let is_updated = |task: &&Arc<Task>| task.node.is_some() && task.revision.number == 2;
+    assert_eq!(cluster.state.tasks().filter(is_updated).count(), 6);
 }
 
 #[test]

@@ -5,6 +5,8 @@ mod cluster;
 pub mod completion;
 mod context;
 pub mod docker;
+#[cfg(test)]
+mod documented;
 mod documents;
 mod events;
 mod exec;

@@ -21,6 +21,7 @@ mod network;
 mod node;
 mod registry;
 mod secret_object;
+mod security_check;
 mod service;
 mod stack;
 mod system;

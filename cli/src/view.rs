@@ -122,7 +122,7 @@ fn non_empty(text: String) -> Option<String> {
 }
 
 /// Maps violations in a response to a failure.
-fn invalid_response(what: &str) -> impl Fn(Violations) -> CommandError {
+pub fn invalid_response(what: &str) -> impl Fn(Violations) -> CommandError {
     let what = format!("{what} cannot be shown");
     move |why| CommandError::unreadable_answer(what.clone(), why)
 }

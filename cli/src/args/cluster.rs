@@ -20,6 +20,8 @@ pub enum ClusterCommand {
     Events(EventsArgs),
     /// Print who called what: the audit lines of all managers
     Audit(AuditArgs),
+    /// Show what is weaker than it could be: traffic, tokens, logins, privileges, images, versions
+    CheckSecurity,
     /// List background tasks of managers and agents
     #[command(visible_alias = "bg")]
     BackgroundTasks {

@@ -127,7 +127,7 @@ pub struct ResourceFlags {
     /// Memory limit of a task, like 256Mi or 256M [default: unlimited]
     #[arg(long, value_name = "BYTES", alias = "limit-memory", value_parser = setting(str::parse::<Bytes>))]
     pub memory: Option<Setting<Bytes>>,
-    /// Limit of processes and threads of a task [default: unlimited]
+    /// Limit of processes and threads of a task [default: 4096]
     #[arg(long, value_name = "N", alias = "limit-pids", value_parser = setting(str::parse::<u32>))]
     pub pids: Option<Setting<u32>>,
     /// CPU reserved for each task

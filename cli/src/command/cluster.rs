@@ -17,6 +17,7 @@ pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), Com
     match command {
         ClusterCommand::Info => info(global).await,
         ClusterCommand::Audit(args) => super::audit::run(global, args).await,
+        ClusterCommand::CheckSecurity => super::security_check::run(global).await,
         ClusterCommand::Events(args) => super::events::run(global, args).await,
         ClusterCommand::Update(args) => update(global, &args).await,
         ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,

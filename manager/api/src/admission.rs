@@ -3,28 +3,9 @@
 use tonic::{Code, Request, Status};
 use warren_core::State;
 use warren_proto::Problem;
-use warren_types::spec::MountSource;
-use warren_types::{Seccomp, ServiceId, ServiceSpec, TaskNetworkMode, UserRole};
+use warren_types::{ServiceId, ServiceSpec, UserRole};
 
 use super::methods::CallerRole;
-
-/// The fields that are set and that only administrators may set.
-fn administrator_fields(spec: &ServiceSpec) -> Vec<&'static str> {
-    let task = &spec.task;
-    let is_bind = |source: &MountSource| matches!(source, MountSource::Bind { .. });
-    let found = [
-        (task.privileged, "task.privileged"),
-        (!task.cap_add.is_empty(), "task.capAdd"),
-        (!task.devices.is_empty(), "task.devices"),
-        (task.seccomp == Seccomp::Unconfined, "task.seccomp"),
-        (task.network == TaskNetworkMode::Host, "task.network (host)"),
-        (task.mounts.iter().any(|mount| is_bind(&mount.source)), "task.mounts (a directory of the node)"),
-        (task.oom_score_adj.is_some_and(|score| score < 0), "task.oomScoreAdj (below 0)"),
-        (task.allow_metadata, "task.allowMetadata"),
-        (spec.bootstrap, "bootstrap"),
-    ];
-    found.into_iter().filter(|(is_set, _)| *is_set).map(|(_, field)| field).collect()
-}
 
 /// The role of the user that calls.
 pub(super) fn user_role<T>(request: &Request<T>) -> UserRole {
@@ -43,7 +24,7 @@ pub(super) fn check_admission(role: UserRole, spec: &ServiceSpec) -> Result<(), 
     if role == UserRole::Admin {
         return Ok(());
     }
-    let fields = administrator_fields(spec);
+    let fields = spec.administrator_fields();
     if fields.is_empty() {
         return Ok(());
     }
@@ -62,6 +43,7 @@ pub(super) fn check_admission(role: UserRole, spec: &ServiceSpec) -> Result<(), 
 pub(super) fn check_service_admission(role: UserRole, state: &State, id: &ServiceId) -> Result<(), Status> {
     let Some(service) = state.service(id) else { return Ok(()) };
     check_admission(role, &service.spec)?;
+    // It keeps every revision that a task has.
     service.history.iter().try_for_each(|revision| {
         let mut earlier = (*service.spec).clone();
         earlier.task = revision.task.clone();
@@ -72,8 +54,8 @@ pub(super) fn check_service_admission(role: UserRole, state: &State, id: &Servic
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_types::TaskSpec;
-    use warren_types::spec::{Device, Mount};
+    use warren_types::spec::{Device, Mount, MountSource};
+    use warren_types::{Seccomp, TaskNetworkMode, TaskSpec};
 
     #[test]
     fn fields_with_power_over_nodes_are_for_administrators() {

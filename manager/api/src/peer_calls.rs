@@ -51,7 +51,9 @@ impl LocalCalls for Api {
         let nodes = request.nodes.iter().filter_map(|id| id.parse().ok()).collect();
         let networks = request.networks.iter().filter_map(|id| id.parse().ok()).collect();
         let applied = self.networks.await_nodes(&self.registry, request.index, &networks, nodes);
-        let applied = timeout(WITHDRAWAL_TIMEOUT, applied).await.map_err(|_| Status::deadline_exceeded("not every node has acknowledged it"))?;
+        let applied = timeout(WITHDRAWAL_TIMEOUT, applied)
+            .await
+            .map_err(|_| Status::deadline_exceeded("not every node has acknowledged it"))?;
         Ok(v1::AwaitNetworkResponse { nodes: applied.iter().map(ToString::to_string).collect() })
     }
 

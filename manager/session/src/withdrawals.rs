@@ -68,7 +68,8 @@ impl Withdrawals {
         for (networks, task_ids) in groups.into_iter().filter(|(networks, _)| !networks.is_empty()) {
             let (withdrawals, frames) = (self.clone(), frames.clone());
             self.parts.shutdown.spawn_cancellable("withdrawal", async move {
-                if timeout(WITHDRAWAL_TIMEOUT, withdrawals.acknowledged((index, networks))).await == Ok(true) {
+                if timeout(WITHDRAWAL_TIMEOUT, withdrawals.acknowledged((index, networks))).await == Ok(true)
+                {
                     // The session may have ended.
                     let _ = send(&frames, Frame::Withdrawn(v1::EndpointsWithdrawn { task_ids })).await;
                 }
@@ -100,7 +101,11 @@ impl Withdrawals {
         let elsewhere: BTreeSet<NodeId> =
             nodes.iter().copied().filter(|node| !registry.is_connected(*node)).collect();
         let at_peers = async {
-            if elsewhere.is_empty() { BTreeSet::new() } else { await_at_peers(change.clone(), elsewhere).await }
+            if elsewhere.is_empty() {
+                BTreeSet::new()
+            } else {
+                await_at_peers(change.clone(), elsewhere).await
+            }
         };
         let local = publisher.await_nodes(registry, *index, networks, nodes.clone());
         let (local, remote) = tokio::join!(local, at_peers);

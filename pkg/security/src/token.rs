@@ -29,7 +29,9 @@ const HASH_CONTEXT: &[u8] = b"warren join token";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It does not look like one at all.
-    #[error("expected a join token, which begins with {PREFIX}: `warren token create` prints one")]
+    #[error(
+        "expected a token, which begins with {PREFIX}: `warren token create` and `warren user token` print one"
+    )]
     NotAToken,
     /// Another version of Warren made it.
     #[error(

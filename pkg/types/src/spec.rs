@@ -46,8 +46,9 @@ pub use taint::{
     MAX_TAINTS, ParseTaintError, Taint, TaintEffect, TaintSelector, UNVERIFIED_TAINT, validate_taints,
 };
 pub use task::{
-    DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE, HostEntry, Limits, LogLimits, MAX_STOP_GRACE, MIN_CPU_LIMIT,
-    MIN_MEMORY_LIMIT, PullPolicy, TaskSpec, WITHDRAWAL_TIMEOUT,
+    DEFAULT_DRAIN_DELAY, DEFAULT_PIDS_LIMIT, DEFAULT_STOP_GRACE, HostEntry, Limits, LogLimits,
+    MAX_PIDS_LIMIT, MAX_STOP_GRACE, MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
+    WITHDRAWAL_TIMEOUT,
 };
 
 pub use update::{

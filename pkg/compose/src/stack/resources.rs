@@ -1,5 +1,6 @@
 //! Limits, reservations, privileges and devices.
 
+use warren_types::spec::MAX_PIDS_LIMIT;
 use warren_types::{Bytes, Device, DeviceAccess, MilliCpu, Seccomp, TaskSpec, Ulimit};
 
 use super::fields::Fields;
@@ -15,8 +16,10 @@ pub(super) fn resources(service: &Fields<'_>, task: &mut TaskSpec) {
     task.limits.cpu = cpus.and_then(|cpus| milli_cpu(&cpus));
     task.limits.memory = either(in_limits("memory"), service.sub("mem_limit")).and_then(|size| bytes(&size));
     let pids = either(in_limits("pids"), service.sub("pids_limit"));
-    let pids = pids.filter(|pids| pids.node.as_text() != Some("-1"));
-    task.limits.pids = pids.and_then(|pids| pids.parse_self());
+    task.limits.pids = pids.and_then(|pids| match pids.node.as_text() {
+        Some("-1") => Some(MAX_PIDS_LIMIT),
+        _ => pids.parse_self(),
+    });
     task.reservations.cpu =
         in_reserved("cpus").and_then(|cpus| milli_cpu(&cpus)).unwrap_or(task.reservations.cpu);
     let memory = either(in_reserved("memory"), service.sub("mem_reservation"));

@@ -72,7 +72,7 @@ fn values_of_compose_mean_the_same_here() {
         ("mem_limit: 64m", "/task/limits/memory", "\"64MiB\""),
         ("cpus: .5", "/task/limits/cpu", "\"0.5\""),
         ("cpus: 1.5", "/task/limits/cpu", "\"1.5\""),
-        ("pids_limit: -1", "/task/limits", "null"),
+        ("pids_limit: -1", "/task/limits/pids", "4194304"),
         ("entrypoint: []\ncommand: [a, b]", "/task/command", "[\"a\",\"b\"]"),
         ("command: []", "/task/args", "[]"),
         ("healthcheck: {test: [NONE]}", "/task/health", "null"),

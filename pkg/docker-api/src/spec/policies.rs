@@ -1,5 +1,6 @@
 //! Policies of updates and restarts, limits, and the limits of logs.
 
+use warren_types::spec::MAX_PIDS_LIMIT;
 use warren_types::{
     Bytes, FailureRatio, Limits, LogLimits, MilliCpu, Parallelism, Resources, RestartPolicy, UpdatePolicy,
 };
@@ -102,8 +103,10 @@ pub fn resources_from_docker(
     let limits = Limits {
         cpu: cpus(reader, path("Limits.NanoCPUs"), nano_cpus),
         memory: reader.positive(path("Limits.MemoryBytes"), memory_bytes).map(Bytes),
-        // Docker takes -1 as unlimited too.
-        pids: reader.positive(path("Limits.Pids"), pids.filter(|pids| *pids != -1)),
+        pids: match pids {
+            Some(-1) => Some(MAX_PIDS_LIMIT),
+            limit => reader.positive(path("Limits.Pids"), limit),
+        },
     };
     let model::Reservations { nano_cpus, memory_bytes, generic_resources } = reservations.unwrap_or_default();
     let is_set = generic_resources.is_some_and(|resources| !resources.is_empty());

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::storage::is_normalized_absolute;
+use super::storage::{MountSource, is_normalized_absolute};
+use super::{ServiceSpec, TaskNetworkMode};
 use crate::Violations;
 use crate::text::serde_as_text;
 
@@ -261,5 +262,24 @@ impl fmt::Display for Seccomp {
             Self::Default => "default",
             Self::Unconfined => "unconfined",
         })
+    }
+}
+impl ServiceSpec {
+    /// The fields that are set and give power over nodes: only administrators may set them.
+    pub fn administrator_fields(&self) -> Vec<&'static str> {
+        let task = &self.task;
+        let is_bind = |source: &MountSource| matches!(source, MountSource::Bind { .. });
+        let found = [
+            (task.privileged, "task.privileged"),
+            (!task.cap_add.is_empty(), "task.capAdd"),
+            (!task.devices.is_empty(), "task.devices"),
+            (task.seccomp == Seccomp::Unconfined, "task.seccomp"),
+            (task.network == TaskNetworkMode::Host, "task.network (host)"),
+            (task.mounts.iter().any(|mount| is_bind(&mount.source)), "task.mounts (a directory of the node)"),
+            (task.oom_score_adj.is_some_and(|score| score < 0), "task.oomScoreAdj (below 0)"),
+            (task.allow_metadata, "task.allowMetadata"),
+            (self.bootstrap, "bootstrap"),
+        ];
+        found.into_iter().filter(|(is_set, _)| *is_set).map(|(_, field)| field).collect()
     }
 }

@@ -25,6 +25,10 @@ use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
 pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
 /// The kernel's smallest CFS quota (1 ms of a 100 ms period).
 pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
+/// Default limit of processes and threads of a task, so that one that forks without end leaves room for the node.
+pub const DEFAULT_PIDS_LIMIT: u32 = 4096;
+/// The kernel has no more processes and threads than this, so it is a limit that limits nothing.
+pub const MAX_PIDS_LIMIT: u32 = 4 << 20;
 /// Default time between the withdrawal of a task's endpoints and the stop signal.
 pub const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(2);
 /// How long a task that stops waits for the acknowledgement that no other node sends it new clients.
@@ -246,7 +250,7 @@ pub struct Limits {
     /// Memory including the page cache it is charged for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
-    /// Processes and threads.
+    /// Processes and threads; [`DEFAULT_PIDS_LIMIT`] if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
 }
@@ -423,7 +427,8 @@ impl TaskSpec {
             wrong.add("limits.cpu", format!("{cpu} is below the kernel's minimum of {MIN_CPU_LIMIT}"));
         }
         if self.limits.pids == Some(0) {
-            wrong.add("limits.pids", "0 processes cannot run anything; leave it out for no limit");
+            let message = format!("0 processes cannot run anything; {MAX_PIDS_LIMIT} is as good as no limit");
+            wrong.add("limits.pids", message);
         }
         let Resources { cpu, memory } = self.reservations;
         if self.limits.cpu.is_some_and(|limit| cpu > limit) {

@@ -151,6 +151,7 @@ const FIELDS: &[SpecFieldCase] = &[
         "cd /sys/fs/cgroup; cat pids/pids.max 2>/dev/null || cat pids.max",
         "33",
     ),
+    field("pids-default", &[], "cd /sys/fs/cgroup; cat pids/pids.max 2>/dev/null || cat pids.max", "4096"),
     field(
         "reserve-cpus",
         &["--reserve-cpus", "0.5"],

@@ -44,6 +44,14 @@ fn removal_names_the_silent_node_and_what_force_does() {
     let name = cluster.workers[0].name().to_owned();
     cluster.ok(&format!("service create web --image {BOX} --command sleep --arg 1000"));
     cluster.wait_serving("web", 1);
+    let weak = cluster.ok("cluster check-security");
+    for line in [
+        "\u{203c} traffic between nodes: packets of tasks can be read on the way: not encrypted (VXLAN)",
+        "\u{221a} privileges of services",
+        "\u{203c} images: the first node that pulls the tag decides the digest for all: web",
+    ] {
+        assert!(weak.contains(line), "{weak}");
+    }
     cluster.workers[0].host().disconnect();
     let text = cluster.warren().run_refused(&["service", "rm", "web", "--timeout", "8s"], TIMED_OUT);
     let (shown, error) = text.split_once("error:").unwrap();

@@ -148,7 +148,7 @@ fn hash(task: &TaskAssignment) -> String {
 
 fn limits_of(limits: &spec::Limits) -> ContainerLimits {
     let spec::Limits { cpu, memory, pids } = *limits;
-    ContainerLimits { cpu, memory, pids }
+    ContainerLimits { cpu, memory, pids: Some(pids.unwrap_or(spec::DEFAULT_PIDS_LIMIT)) }
 }
 
 fn reservations_of(reservations: &Resources) -> ContainerReservations {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_spec_sets_nothing() {
+    fn empty_spec_sets_only_the_default_limit() {
         let task = task(1);
         let made = container_spec(&task, &task.spec, 1, settings().cluster, &test_inputs()).unwrap();
         let plain = ContainerSpec::new(made.id.clone(), made.owner.clone(), made.image.clone());
@@ -420,6 +420,7 @@ mod tests {
             log: made.log.clone(),
             assignment: made.assignment.clone(),
             labels: made.labels.clone(),
+            limits: ContainerLimits { pids: Some(4096), ..Default::default() },
             ..plain
         };
         assert_eq!(made, expected);

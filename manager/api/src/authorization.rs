@@ -15,8 +15,8 @@ use tonic::{Code, Status};
 use tower::Service;
 use warren_core::State;
 use warren_proto::Problem;
-use warren_security::{Peer, Role};
-use warren_types::{Timestamp, UserRole};
+use warren_security::{Identity, Peer, Role};
+use warren_types::{NodeRole, Timestamp, UserRole};
 
 use super::Api;
 use super::audited_call::AuditedCall;
@@ -32,15 +32,21 @@ const PERMISSION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub const KEY_NOT_LISTED: &str = "KEY_NOT_LISTED";
 
 /// What `peer` is. A user's key must be listed in the state, whatever certificate it has: an administrator removes it
-/// there.
+/// there. The certificate of a node that joined must be for the key of the node.
 ///
 /// # Errors
-/// `Unauthenticated`, reason `KEY_NOT_LISTED`.
+/// `Unauthenticated`, reason `KEY_NOT_LISTED` or `FOREIGN_KEY`.
 pub fn caller_role(peer: &Peer, state: &State, now: Timestamp) -> Result<CallerRole, Status> {
     match peer.origin() {
         Peer::Certificate { identity, key, .. } => match identity.role() {
             Role::Manager => Ok(CallerRole::Manager),
-            Role::Worker => Ok(CallerRole::Worker),
+            // An agent of a manager has an id that was drawn, or one of before its disk was lost.
+            Role::Worker => match identity.id().parse().ok().and_then(|id| state.node(&id)) {
+                Some(node) if node.role == NodeRole::Worker && !identity.is_of_key(key) => {
+                    Err(foreign_key(identity))
+                }
+                _ => Ok(CallerRole::Worker),
+            },
             Role::User => {
                 let holder = state.key_holder(key, now).filter(|holder| holder.name == identity.id());
                 let role = holder.map(|holder| CallerRole::User(holder.role));
@@ -51,6 +57,24 @@ pub fn caller_role(peer: &Peer, state: &State, now: Timestamp) -> Result<CallerR
         Peer::Local { .. } => Ok(CallerRole::User(UserRole::Admin)),
         Peer::Anonymous { .. } | Peer::Relayed { .. } => Ok(CallerRole::Anonymous),
     }
+}
+
+/// Refuses a manager's certificate for the key of somebody else, whoever signed it.
+///
+/// # Errors
+/// `Unauthenticated`, reason `FOREIGN_KEY`.
+fn check_manager_key(peer: Option<&Peer>) -> Result<(), Status> {
+    let Some(Peer::Certificate { identity, key, .. }) = peer else { return Ok(()) };
+    if identity.role() != Role::Manager || identity.is_of_key(key) {
+        return Ok(());
+    }
+    Err(foreign_key(identity))
+}
+
+fn foreign_key(identity: &Identity) -> Status {
+    let message =
+        format!("the certificate of {identity} is for the key of another; the id is derived from the key");
+    Problem::new(Code::Unauthenticated, "FOREIGN_KEY", message).into()
 }
 
 fn not_listed(name: &str) -> Status {
@@ -230,6 +254,9 @@ impl Middleware for AuthorizationLayer {
         S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
         S::Future: Send + 'static,
     {
+        if let Err(status) = check_manager_key(request.extensions().get()) {
+            return handle(self, Err(status), inner, request);
+        }
         match relayed_caller(&self.0.peers, &request) {
             Ok(Some(caller)) => {
                 if let Some(call) = request.extensions().get::<AuditedCall>() {

@@ -94,8 +94,8 @@ impl ManagerKeys {
             return Err(CaError::NoCluster(dir.to_owned()));
         };
         let mut issuer = CertificateIssuer::new(dir, &authority, now);
-        let manager = issuer.ensure(MANAGER_FILE, Role::Manager, || new_id().to_string())?;
-        let admin = issuer.ensure(ADMIN_FILE, Role::User, || ADMINISTRATOR.to_owned())?;
+        let manager = issuer.ensure(MANAGER_FILE, Role::Manager, own_id)?;
+        let admin = issuer.ensure(ADMIN_FILE, Role::User, |_| Ok(ADMINISTRATOR.to_owned()))?;
         let path = dir.join(SECRET_OBJECT_KEY_FILE);
         let content_key = match SecretObjectKey::load(&path)? {
             Some(key) => key,
@@ -246,6 +246,11 @@ pub fn load_agent(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
     Ok(Some((Credentials::load(&path)?, roots)))
 }
 
+/// The id of the manager that has the key; others check that.
+fn own_id(key: &PrivateKey) -> Result<String, AuthorityError> {
+    Ok(key.node_id()?.to_string())
+}
+
 fn new_id() -> Id {
     Id(rand::rng().random())
 }
@@ -293,7 +298,7 @@ impl<'a> CertificateIssuer<'a> {
         &mut self,
         file: &'static str,
         role: Role,
-        id: impl FnOnce() -> String,
+        id: impl FnOnce(&PrivateKey) -> Result<String, AuthorityError>,
     ) -> Result<Credentials, CaError> {
         let path = self.dir.join(file);
         let cluster = self.authority.cluster();
@@ -308,7 +313,8 @@ impl<'a> CertificateIssuer<'a> {
             }
             (found.identity().clone(), found.key().clone())
         } else {
-            (Identity::new(cluster, role, id())?, PrivateKey::generate().map_err(AuthorityError::from)?)
+            let key = PrivateKey::generate().map_err(AuthorityError::from)?;
+            (Identity::new(cluster, role, id(&key)?)?, key)
         };
         let issued = self.authority.issue_for(&identity, key, self.now)?;
         self.issued.0.push((file, issued.clone()));
@@ -316,7 +322,7 @@ impl<'a> CertificateIssuer<'a> {
     }
 
     fn agent(&mut self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {
-        let credentials = self.ensure(NODE_FILE, Role::Worker, id)?;
+        let credentials = self.ensure(NODE_FILE, Role::Worker, |_| Ok(id()))?;
         let id = credentials.identity().id().parse::<NodeId>().map_err(|why| CaError::ClusterMismatch {
             path: self.dir.join(NODE_FILE),
             why: why.to_string(),

@@ -72,6 +72,16 @@ pub enum PeerDialError {
         /// Why it is rejected.
         source: PeerRejection,
     },
+    /// The certificate has a manager's id and another key.
+    #[error(
+        "{address} has a certificate of manager {found} that is not for its key: somebody has the CA's key"
+    )]
+    ForeignKey {
+        /// The address.
+        address: ManagerAddress,
+        /// The id in the certificate.
+        found: ManagerId,
+    },
     /// Another manager answered.
     #[error("{address} is manager {found}, expected {desired}; the manager moved or was replaced")]
     WrongManager {
@@ -152,13 +162,15 @@ impl PeerDialer {
         let tls_stream = tls_stream.map_err(|source| PeerDialError::Tls { address: address(), source })?;
         let certificate = tls_stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.expect("a server without a certificate does not pass TLS");
-        let identity = Identity::from_der(certificate);
-        let identity =
-            identity.map_err(|source| PeerDialError::Certificate { address: address(), source })?;
+        let (identity, key) = Identity::with_key_from_der(certificate)
+            .map_err(|source| PeerDialError::Certificate { address: address(), source })?;
         let found = manager_id(&identity, &self.cluster);
         let found = found.map_err(|source| PeerDialError::NotAPeer { address: address(), source })?;
         if found != expected {
             return Err(PeerDialError::WrongManager { address: address(), desired: expected, found });
+        }
+        if !identity.is_of_key(&key) {
+            return Err(PeerDialError::ForeignKey { address: address(), found });
         }
         Ok(tls_stream)
     }

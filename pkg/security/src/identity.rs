@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rcgen::{DistinguishedName, DnType, ExtendedKeyUsagePurpose};
 use sha2::{Digest, Sha256};
-use warren_types::{NodeRole, PublicKeyHash};
+use warren_types::{Id, NodeId, NodeRole, PublicKeyHash};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::{
@@ -177,6 +177,12 @@ impl Identity {
         Ok((Self::try_from(&certificate)?, key))
     }
 
+    /// Whether the id is that of the machine with this key, as it is for every manager and every node that joined. A
+    /// copy of the CA's key signs certificates with any id, but these are not for the key of another.
+    pub fn is_of_key(&self, key: &PublicKeyHash) -> bool {
+        self.id.parse().is_ok_and(|id: NodeId| id == id_of(key))
+    }
+
     pub(crate) fn subject(&self) -> DistinguishedName {
         let mut subject = DistinguishedName::new();
         subject.push(DnType::OrganizationName, self.cluster.as_str());
@@ -206,6 +212,12 @@ impl TryFrom<&X509Certificate<'_>> for Identity {
 /// The hash of a public key in DER (SubjectPublicKeyInfo).
 pub(crate) fn public_key_hash(info: &[u8]) -> PublicKeyHash {
     PublicKeyHash(Sha256::digest(info).into())
+}
+
+/// The id of the node or manager whose key has this hash.
+pub(crate) fn id_of(key: &PublicKeyHash) -> NodeId {
+    let first = key.0.first_chunk().expect("32 bytes have 16");
+    NodeId(Id(u128::from_be_bytes(*first)))
 }
 
 pub(crate) fn parse_der(der: &[u8]) -> Result<X509Certificate<'_>, IdentityError> {

@@ -3,12 +3,11 @@
 use std::fmt;
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData};
-use sha2::{Digest, Sha256};
-use warren_types::{Id, NodeId, PublicKeyHash};
+use warren_types::{NodeId, PublicKeyHash};
 use zeroize::Zeroizing;
 
 use crate::MaterialError;
-use crate::identity::public_key_hash;
+use crate::identity::{id_of, public_key_hash};
 
 /// An ECDSA P-256 private key as PKCS #8 PEM. `Debug` shows nothing of it.
 #[derive(Clone)]
@@ -63,9 +62,7 @@ impl fmt::Debug for PrivateKey {
 ///
 /// To join under the id of another node one would need its key, or another key with the same 128 bits.
 pub(crate) fn node_id(key: &impl PublicKeyData) -> NodeId {
-    let hash = Sha256::digest(key.subject_public_key_info());
-    let first = hash.first_chunk().expect("32 bytes have 16");
-    NodeId(Id(u128::from_be_bytes(*first)))
+    id_of(&public_key_hash(&key.subject_public_key_info()))
 }
 
 fn unusable(error: rcgen::Error) -> MaterialError {

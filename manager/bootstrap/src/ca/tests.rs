@@ -25,6 +25,8 @@ fn cluster_is_created_once_and_only_on_request() {
     let again = open(dir.path(), true, now).unwrap();
     assert_eq!(first.cluster, again.cluster);
     assert_eq!(first.id, again.id);
+    let manager = Credentials::load(&dir.path().join(MANAGER_FILE)).unwrap();
+    assert!(manager.identity().is_of_key(&manager.key().public_hash().unwrap()), "others check that");
     assert_eq!(agent(&first).id, agent(&again).id);
     assert_eq!(agent(&first).credentials.certificate_pem(), agent(&again).credentials.certificate_pem());
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Runtime;
@@ -13,7 +13,7 @@ use warren_core::{ApplyOutcome, FEATURE_LEVEL, State};
 use warren_proto::v1;
 use warren_proto::v1::peers_server::PeersServer;
 use warren_security::{
-    CertificateAuthority, Credentials as Shown, HandshakeLimits, Identity, ReloadableCertificate,
+    CertificateAuthority, Credentials as Shown, HandshakeLimits, Identity, PrivateKey, ReloadableCertificate,
     Role as CertificateRole, serve_tls, server_config,
 };
 use warren_store::timestamp::TimestampSource;
@@ -29,8 +29,17 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 const AT: Timestamp = Timestamp(1);
 const HASH: TokenHash = TokenHash([7; 32]);
 
+/// The keys of the managers, by member id.
+static KEYS: LazyLock<Vec<PrivateKey>> =
+    LazyLock::new(|| (0..=MAX_MEMBER).map(|_| PrivateKey::generate().unwrap()).collect());
+const MAX_MEMBER: MemberId = 9;
+
+fn key(member: MemberId) -> &'static PrivateKey {
+    &KEYS[usize::try_from(member).unwrap()]
+}
+
 pub fn id(member: MemberId) -> ManagerId {
-    ManagerId(Id(100 + u128::from(member)))
+    ManagerId(key(member).node_id().unwrap().0)
 }
 
 /// Resolves when the condition holds.
@@ -180,7 +189,7 @@ impl PeersFixture {
 
     pub fn credentials(&self, member: MemberId) -> Shown {
         let identity = Identity::new("c1", CertificateRole::Manager, id(member).to_string()).unwrap();
-        self.authority.issue(&identity, SystemTime::now()).unwrap()
+        self.authority.issue_for(&identity, key(member).clone(), SystemTime::now()).unwrap()
     }
 
     pub fn dialer(&self, member: MemberId) -> PeerDialer {

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use rcgen::{CertificateParams, KeyPair, SanType};
 
 use super::*;
+use crate::PrivateKey;
 
 /// A self-signed certificate with this subject and these DNS names: what somebody else may hand us.
 fn foreign_certificate(subject: &[(DnType, &str)], dns: &[&str]) -> Vec<u8> {
@@ -61,6 +62,16 @@ fn input_that_is_not_one_certificate_is_refused() {
     der.push(0);
     let refused = Identity::from_der(&der).unwrap_err();
     assert_eq!(refused, IdentityError::NotACertificate("1 bytes follow it".to_owned()));
+}
+
+#[test]
+fn id_is_only_of_the_key_that_it_is_derived_from() {
+    let [own, other] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+    let identity = Identity::new("c1", Role::Manager, own.node_id().unwrap().to_string()).unwrap();
+    assert!(identity.is_of_key(&own.public_hash().unwrap()));
+    assert!(!identity.is_of_key(&other.public_hash().unwrap()));
+    let named = Identity::new("c1", Role::Manager, "m1").unwrap();
+    assert!(!named.is_of_key(&own.public_hash().unwrap()));
 }
 
 #[test]

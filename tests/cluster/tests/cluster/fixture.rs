@@ -155,9 +155,11 @@ impl ManagerFixture {
             Role::Worker => self.manager().node().unwrap().1,
             Role::User => self.manager().admin(),
             Role::Manager => {
-                let authority = self.authority();
-                let identity = warren_security::Identity::new(authority.cluster(), role, "someone").unwrap();
-                authority.issue(&identity, SystemTime::now()).unwrap()
+                // Of no member.
+                let (authority, key) = (self.authority(), PrivateKey::generate().unwrap());
+                let id = key.node_id().unwrap().to_string();
+                let identity = warren_security::Identity::new(authority.cluster(), role, id).unwrap();
+                authority.issue_for(&identity, key, SystemTime::now()).unwrap()
             }
         }
     }

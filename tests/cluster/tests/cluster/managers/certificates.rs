@@ -33,7 +33,8 @@ fn backdate_certificate(host: &ManagerHost, file: &str) -> Credentials {
     let authority = CertificateAuthority::load(&directory.join("ca.pem")).unwrap();
     let young = Credentials::load(&directory.join(file)).unwrap();
     let validity = young.expires_at().duration_since(young.issued_at()).unwrap();
-    let old = authority.issue(young.identity(), SystemTime::now() - validity.mul_f64(0.9)).unwrap();
+    let earlier = SystemTime::now() - validity.mul_f64(0.9);
+    let old = authority.issue_for(young.identity(), young.key().clone(), earlier).unwrap();
     old.save(&directory.join(file)).unwrap();
     old
 }

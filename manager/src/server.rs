@@ -106,7 +106,7 @@ impl Listeners {
     /// Binds the port and the socket.
     ///
     /// # Errors
-    /// [`ServeError`].
+    /// [`ListenError`].
     pub async fn bind(address: SocketAddr, socket: &Path) -> Result<Self, ListenError> {
         let tcp = listen(address).map_err(|source| ListenError::Listen { address, source })?;
         let local = match LocalListener::bind(socket, Some(ADMIN_GROUP)) {

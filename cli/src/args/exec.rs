@@ -21,6 +21,7 @@ pub struct ExecArgs {
     #[arg(short, long)]
     pub tty: bool,
     /// Run as another user than the container [format: USER[:GROUP], names or numbers]
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the help has optional parts in brackets")]
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
     /// Set the working directory, an absolute path

@@ -13,6 +13,7 @@ closed and the reason is printed. It ends with a signal: the exit code is then 1
 #[derive(Debug, Clone, Args)]
 pub struct ForwardArgs {
     /// Local and remote port; LOCAL empty or 0: a free one (repeatable) [format: [ADDRESS:]LOCAL:REMOTE or PORT]
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the help has optional parts in brackets")]
     #[arg(value_name = "PORTS", required = true, value_parser = forwarded_port)]
     pub ports: Vec<ForwardedPort>,
 }

@@ -1,7 +1,7 @@
 //! Audit lines: a layer around authorization that records who called what, with which result. Handlers say on which
-//! object ([`AuditedCall`]).
+//! object (`AuditedCall`).
 //!
-//! Recorded are all writes, the reads in [`RECORDED_READS`], and all denied calls, the latter within the bounds of
+//! Recorded are all writes, the reads in `RECORDED_READS`, and all denied calls, the latter within the bounds of
 //! [`DenialLimiter`]. A call that another manager relays is recorded there: this manager only tells it the object.
 
 mod read;

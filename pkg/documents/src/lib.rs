@@ -3,7 +3,7 @@
 //! Pure: files are read by the caller, and nothing is sent. A document's spec is the serde form of the types in
 //! `warren-types`, so a field that is added there is a field of documents and of their schema. Every problem has a
 //! file, line and column; unknown fields are problems. The text of secrets is never part of a problem.
-//! Start reading at [`Documents::read`], then [`reader`] (a tree of YAML to a type) and [`schema`].
+//! Start reading at [`Documents::read`], then `reader` (a tree of YAML to a type) and [`schema`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -106,7 +106,7 @@ impl Credentials {
         self.issued_at + lifetime.mul_f64(2.0 / 3.0 + spread / 12.0)
     }
 
-    /// Whether [`Credentials::renew_at`] is past, or they are [early](Credentials::is_early).
+    /// Whether [`Credentials::renew_at`] is past, or they are [not valid yet](Credentials::is_not_yet_valid).
     pub fn is_renewal_due(&self, now: SystemTime, chance: u64) -> bool {
         now >= self.renew_at(chance) || self.is_not_yet_valid(now)
     }

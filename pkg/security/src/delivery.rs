@@ -6,7 +6,7 @@
 //! sealed with it by AES-256-GCM with a random nonce, bound to the node, the id of the object and its version number.
 //! The manager identifies the node by the certificate of the connection, and seals for that node only.
 //!
-//! The node is the [`Requester`], the manager the [`Responder`].
+//! The node is the [`DeliveryRequester`], the manager the [`DeliveryResponder`].
 
 use std::fmt;
 

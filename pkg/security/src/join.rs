@@ -56,7 +56,7 @@ fn digest_text(found: &Option<CaDigest>) -> String {
 }
 
 /// Makes a connection to a manager secure, and makes sure that it is one of the cluster whose authority has the
-/// digest `authority` ([`crate::Token::authority`]). Gives the connection, on which this side is
+/// digest `authority` ([`crate::JoinToken::authority`]). Gives the connection, on which this side is
 /// [`crate::Peer::Anonymous`], and what to trust from now on.
 pub async fn connect_to_join<S>(
     stream: S,

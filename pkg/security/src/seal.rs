@@ -116,7 +116,7 @@ impl Keyring {
     /// Seals a value that belongs to `place`; it grows by 29 bytes.
     ///
     /// # Errors
-    /// [`SealError::UsedUp`].
+    /// [`SealError::CounterExhausted`].
     pub fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, SealError> {
         let header = SealHeader { key: self.current(), counter: self.next_counter()? };
         let mut sealed = Vec::with_capacity(HEADER + plain.len() + TAG);
@@ -131,7 +131,7 @@ impl Keyring {
     /// Opens a value that [`Keyring::seal`] sealed for `place`.
     ///
     /// # Errors
-    /// All but [`SealError::UsedUp`].
+    /// All but [`SealError::CounterExhausted`].
     pub fn unseal(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let (header, body) = SealHeader::parse(sealed)?;
         let (text, tag) = body.split_last_chunk::<TAG>().ok_or(SealError::Short)?;

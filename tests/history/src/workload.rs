@@ -3,7 +3,7 @@
 //! until writes are acknowledged again after a failure is measured.
 //!
 //! A call is one attempt at one manager. After a failed call its client uses the next manager.
-//! Start reading at [`Registers::start`]; `client` is one client.
+//! Start reading at [`RegisterWorkload::start`]; `client` is one client.
 
 mod access;
 mod client;
@@ -93,7 +93,7 @@ impl RegisterWorkload {
         self.progress.watch(Instant::now());
     }
 
-    /// The longest time without an acknowledged write since [`Registers::watch`].
+    /// The longest time without an acknowledged write since [`RegisterWorkload::watch`].
     #[must_use]
     pub fn longest_silence(&self) -> Duration {
         self.progress.longest_silence(Instant::now())

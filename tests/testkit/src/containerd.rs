@@ -35,7 +35,7 @@ impl TestContainerd {
         TestContainerd::start_in(scratch, root)
     }
 
-    /// As [`Containerd::start`], with its data in a directory of the caller, for example on another disk.
+    /// As [`TestContainerd::start`], with its data in a directory of the caller, for example on another disk.
     #[must_use]
     #[track_caller]
     pub fn start_on(root: &Path) -> TestContainerd {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::tool;
 
-/// The switch's address in a [`Lab`], which is also every host's default gateway.
+/// The switch's address of a [`NetworkSwitch`], which is also every host's default gateway.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -93,7 +93,7 @@ fn path_of(name: &str) -> PathBuf {
     Path::new("/run/netns").join(name)
 }
 
-/// A switch (a bridge in its own namespace) with the addresses 10.77.0.0/24. Programs run by [`Lab::command`]
+/// A switch (a bridge in its own namespace) with the addresses 10.77.0.0/24. Programs run by [`NetworkSwitch::command`]
 /// are clients outside of every host.
 #[derive(Debug)]
 pub struct NetworkSwitch {
@@ -146,7 +146,7 @@ impl Default for NetworkSwitch {
     }
 }
 
-/// A host of a [`Lab`]: a namespace with an address on `eth0`.
+/// A host at a [`NetworkSwitch`]: a namespace with an address on `eth0`.
 #[derive(Debug)]
 pub struct LabHost {
     netns: Netns,

@@ -164,7 +164,7 @@ impl LabNode {
         self.warren().run_ok(&words).trim().to_owned()
     }
 
-    /// Simulates a new disk for a manager. Ends it as [`Node::lose_power`] does and removes all its data;
+    /// Simulates a new disk for a manager. Ends it as [`LabNode::lose_power`] does and removes all its data;
     /// then joins it to the cluster of `manager` again, and waits until it is ready.
     #[track_caller]
     pub fn lose_disk_and_join(&mut self, manager: &LabNode) {
@@ -207,7 +207,7 @@ impl LabNode {
         LabNode::join_with(host, settings, manager, name, token.trim())
     }
 
-    /// As [`Node::join`], with a token that the test created.
+    /// As [`LabNode::join`], with a token that the test created.
     #[must_use]
     #[track_caller]
     pub fn join_with(

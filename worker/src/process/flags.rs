@@ -71,6 +71,7 @@ pub struct WorkerFlags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard_port: Option<u16>,
     /// Port of this node that containers may reach: PORT[-PORT][/PROTOCOL] (repeatable)
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the help has optional parts in brackets")]
     #[arg(long, env = "WARREN_ALLOW_PORT", value_name = "PORTS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_port: Vec<PortRangeArg>,

@@ -19,7 +19,7 @@ pub(super) fn verify(dir: &Path, identity: &MemberIdentity) -> Result<(), CaErro
     verify_secret_object_key(dir, identity.certificate_identity.secret_object_key)
 }
 
-/// As [`verify`], for the certificates only. Reissuable ones may be missing.
+/// As `verify`, for the certificates only. Reissuable ones may be missing.
 ///
 /// # Errors
 /// [`CaError`].

@@ -17,7 +17,7 @@ const BACKOFF_RECORDS: usize = 5;
 ///
 /// Of each slot the newest records are kept, as many as the cluster's task history limit: their nodes retain
 /// the logs. Records of slots that the service does not have any more are kept only if the task ran, for
-/// [`LOG_RETENTION`] and up to [`MAX_SURPLUS_RECORDS`]. A record is deleted immediately if it never had
+/// [`LOG_RETENTION`] and up to `MAX_SURPLUS_RECORDS`. A record is deleted immediately if it never had
 /// a node, if the node of a global service was removed, or if the service is being removed; the service is
 /// deleted with the last. A task that holds something on its node is never deleted, also if the node stays
 /// down.

@@ -27,7 +27,7 @@ impl<'a, W: Write> SealingWriter<'a, W> {
     /// Writes a stream that belongs to `place` to `out`.
     ///
     /// # Errors
-    /// Those of `out`, and [`SealError::UsedUp`].
+    /// Those of `out`, and [`SealError::CounterExhausted`].
     pub fn new(keyring: &'a Keyring, place: &[u8], out: W) -> io::Result<Self> {
         Self::with_chunks(keyring, place, out, CHUNK)
     }
@@ -48,7 +48,7 @@ impl<'a, W: Write> SealingWriter<'a, W> {
     /// Writes the last chunk, and returns what all went to.
     ///
     /// # Errors
-    /// Those of the writer, and [`SealError::UsedUp`].
+    /// Those of the writer, and [`SealError::CounterExhausted`].
     pub fn finish(mut self) -> io::Result<W> {
         self.seal_chunk(LAST_CHUNK)?;
         Ok(self.out)
@@ -116,7 +116,7 @@ impl Keyring {
     /// Opens all of a stream that was sealed for `place`, in the memory that it came in.
     ///
     /// # Errors
-    /// All but [`SealError::UsedUp`].
+    /// All but [`SealError::CounterExhausted`].
     pub fn unseal_stream(&self, place: &[u8], mut sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
         let (header, _) = SealHeader::parse(&sealed)?;
         let cipher = self.cipher_for(header.key)?;

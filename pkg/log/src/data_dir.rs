@@ -98,8 +98,13 @@ fn write_pid(lock: &mut File) -> io::Result<()> {
     let pid = format!("{}\n", std::process::id());
     // Written in place, since on a full disk released blocks may not be available again.
     let written = lock.write_all(pid.as_bytes()).and_then(|()| lock.set_len(pid.len() as u64));
-    match written {
+    let written = match written {
         Err(error) if is_no_space(&error) => lock.set_len(0),
+        written => written,
+    };
+    // Releasing a block changes the file system's own data, for which there may be no space either.
+    match written {
+        Err(error) if is_no_space(&error) => Ok(()),
         written => written,
     }
 }

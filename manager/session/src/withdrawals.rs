@@ -23,18 +23,20 @@ use super::{NetworkPublisher, SessionRegistry};
 
 /// Asks the other managers which of the nodes have a session there, once those have applied the change.
 pub type AwaitAtPeers = Arc<
-    dyn Fn(Change, BTreeSet<NodeId>) -> Pin<Box<dyn Future<Output = BTreeSet<NodeId>> + Send>> + Send + Sync,
+    dyn Fn(AwaitedChanges, BTreeSet<NodeId>) -> Pin<Box<dyn Future<Output = BTreeSet<NodeId>> + Send>>
+        + Send
+        + Sync,
 >;
 
 /// All changes of some networks until an index.
-pub type Change = (u64, BTreeSet<NetworkId>);
+pub type AwaitedChanges = (u64, BTreeSet<NetworkId>);
 
 /// Waits for acknowledgements. Cheap to clone; sessions that wait for the same ones wait once.
 #[derive(Clone)]
 pub struct Withdrawals {
     parts: Arc<WithdrawalParts>,
     /// Whether all nodes have acknowledged a change, once that is known.
-    pending: Arc<Mutex<BTreeMap<Change, Weak<OnceCell<bool>>>>>,
+    pending: Arc<Mutex<BTreeMap<AwaitedChanges, Weak<OnceCell<bool>>>>>,
 }
 
 /// Dependencies of [`Withdrawals`].
@@ -78,12 +80,12 @@ impl Withdrawals {
     }
 
     /// Whether the nodes in the networks have acknowledged the change. Resolves when those with a session have.
-    async fn acknowledged(&self, change: Change) -> bool {
+    async fn acknowledged(&self, change: AwaitedChanges) -> bool {
         let cell = self.shared(change.clone());
         *cell.get_or_init(|| self.await_nodes(change)).await
     }
 
-    fn shared(&self, change: Change) -> Arc<OnceCell<bool>> {
+    fn shared(&self, change: AwaitedChanges) -> Arc<OnceCell<bool>> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = pending.get(&change).and_then(Weak::upgrade) {
             return cell;
@@ -94,7 +96,7 @@ impl Withdrawals {
         cell
     }
 
-    async fn await_nodes(&self, change: Change) -> bool {
+    async fn await_nodes(&self, change: AwaitedChanges) -> bool {
         let WithdrawalParts { store, registry, networks: publisher, await_at_peers, .. } = &*self.parts;
         let (index, networks) = &change;
         let nodes = ready_nodes(&store.read().state, networks);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Runtime;
@@ -29,13 +29,11 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 const AT: Timestamp = Timestamp(1);
 const HASH: TokenHash = TokenHash([7; 32]);
 
-/// The keys of the managers, by member id.
-static KEYS: LazyLock<Vec<PrivateKey>> =
-    LazyLock::new(|| (0..=MAX_MEMBER).map(|_| PrivateKey::generate().unwrap()).collect());
-const MAX_MEMBER: MemberId = 9;
+/// The keys of the managers, by member id; each is made when it is first asked for.
+static KEYS: Mutex<BTreeMap<MemberId, PrivateKey>> = Mutex::new(BTreeMap::new());
 
-fn key(member: MemberId) -> &'static PrivateKey {
-    &KEYS[usize::try_from(member).unwrap()]
+fn key(member: MemberId) -> PrivateKey {
+    KEYS.lock().unwrap().entry(member).or_insert_with(|| PrivateKey::generate().unwrap()).clone()
 }
 
 pub fn id(member: MemberId) -> ManagerId {
@@ -189,7 +187,7 @@ impl PeersFixture {
 
     pub fn credentials(&self, member: MemberId) -> Shown {
         let identity = Identity::new("c1", CertificateRole::Manager, id(member).to_string()).unwrap();
-        self.authority.issue_for(&identity, key(member).clone(), SystemTime::now()).unwrap()
+        self.authority.issue_for(&identity, key(member), SystemTime::now()).unwrap()
     }
 
     pub fn dialer(&self, member: MemberId) -> PeerDialer {

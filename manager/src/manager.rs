@@ -384,10 +384,10 @@ fn serve(
         (SessionRegistry::default(), WorkerStreams::default(), PlacementRefusals::default());
     let (metrics, waits) = (ManagerMetrics::default(), MembershipWait::default());
     let (reads, connected, running) = (store.clone(), registry.clone(), tasks_run.clone());
-    let agreement = StateComparison::default();
+    let state_comparison = StateComparison::default();
     let audit = Auditor::start(dir.join("audit"), config.name.to_string());
     let audit = audit.map_err(|source| ManagerStartError::Directory { path: dir.join("audit"), source })?;
-    let compared = (identity.member_id, agreement.clone());
+    let compared = (identity.member_id, state_comparison.clone());
     let sources = ManagerMetricSources {
         store: reads,
         registry: connected,
@@ -440,7 +440,7 @@ fn serve(
         is_manager_only: config.node.is_none(),
         founders: identity.founders.into(),
         peers: peers.clone(),
-        state_comparison: agreement.clone(),
+        state_comparison: state_comparison.clone(),
         membership_wait: waits,
         progress_subscription: ProgressSubscription::default(),
         log_engine: config.log_engine,

@@ -29,7 +29,7 @@ use warren_types::{Bytes, MemberId};
 
 use self::object_counts::ObjectCountCache;
 use crate::controllers::scheduler_metrics::SchedulerMetrics;
-use crate::controllers::trigger::SWEEP_TASK;
+use crate::controllers::trigger::RESYNC_TASK;
 use crate::controllers::verification::VerificationMetrics;
 
 /// The driver iterates twenty times a second and writes to the disk in between; without an iteration for this
@@ -38,7 +38,7 @@ const DRIVER_STALL_LIMIT: Duration = Duration::from_secs(10);
 /// With less free disk space, a log write would soon fail.
 const MIN_FREE_BYTES: Bytes = Bytes(1 << 20);
 /// Maximum delay of the sweep of all keys, which is due every 30 seconds.
-const SWEEP_STALL_LIMIT: Duration = Duration::from_secs(120);
+const RESYNC_STALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// Counted metrics. Cheap to clone; all clones share the counters.
 #[derive(Debug, Clone, Default)]
@@ -103,7 +103,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
         metrics: shown,
         health: vec![
             driver_probe(store.clone()),
-            background_task_probe(SWEEP_TASK, tasks_run, clock, SWEEP_STALL_LIMIT),
+            background_task_probe(RESYNC_TASK, tasks_run, clock, RESYNC_STALL_LIMIT),
             state_probe(own, agreement),
             durability_probe(store.clone()),
             audit_probe(audit),
@@ -191,7 +191,7 @@ struct ManagerCollector {
 
 impl fmt::Debug for ManagerCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Page")
+        f.write_str("ManagerCollector")
     }
 }
 

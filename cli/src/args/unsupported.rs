@@ -39,10 +39,10 @@ const COMMANDS: &[&str] =
 /// Flags of other tools that Warren replaces by another way.
 const ALTERNATIVES: &[Alternative] = &[
     Alternative {
-        commands: &["deploy", "stack config", "stack deploy"],
+        commands: &["stack config"],
         flags: &["--build"],
-        reason: "images are not built by this version",
-        hint: "build and push the image, and give it with `image`",
+        reason: "it only shows what would be deployed",
+        hint: "use `warren deploy --build`",
     },
     Alternative {
         commands: &["service create", "service update"],

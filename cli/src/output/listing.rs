@@ -19,7 +19,7 @@ pub type FilterKey<T> = (&'static str, Matches<T>);
 /// A row of a list with the flags of [`ListingArgs`].
 pub trait ListedRow: TableRow + Sized + 'static {
     /// What `--filter` supports.
-    const FILTERS: &'static [FilterKey<Self>];
+    const FILTER_KEYS: &'static [FilterKey<Self>];
     /// Fields of Docker's templates that have another name here, with the title of their column.
     const FIELD_ALIASES: &'static [(&'static str, &'static str)] = &[];
 
@@ -80,8 +80,8 @@ impl<T: ListedRow> Listing<T> {
         }
         let mut filters: BTreeMap<_, (Matches<T>, Vec<String>)> = BTreeMap::new();
         for (key, value) in filter {
-            let Some((known, matches)) = T::FILTERS.iter().find(|(known, _)| known == key) else {
-                let keys: Vec<&str> = T::FILTERS.iter().map(|(key, _)| *key).collect();
+            let Some((known, matches)) = T::FILTER_KEYS.iter().find(|(known, _)| known == key) else {
+                let keys: Vec<&str> = T::FILTER_KEYS.iter().map(|(key, _)| *key).collect();
                 let why = format!("{key:?} is not a filter of this list");
                 return Err(failed(why, format!("filter by {}", keys.join(", "))));
             };
@@ -270,7 +270,7 @@ mod tests {
     }
 
     impl ListedRow for Animal {
-        const FILTERS: &'static [FilterKey<Self>] =
+        const FILTER_KEYS: &'static [FilterKey<Self>] =
             &[("name", |it, name| it.name.starts_with(name)), ("legs", |it, n| it.legs.to_string() == n)];
         const FIELD_ALIASES: &'static [(&'static str, &'static str)] = &[("Legs", "LEG COUNT")];
 

@@ -297,7 +297,7 @@ impl BackgroundTaskView {
 }
 
 impl ListedRow for BackgroundTaskRow {
-    const FILTERS: &'static [FilterKey<Self>] = &[("name", |it, name| it.name().starts_with(name))];
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[("name", |it, name| it.name().starts_with(name))];
 
     fn key(&self) -> String {
         self.name().to_owned()

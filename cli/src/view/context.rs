@@ -42,7 +42,7 @@ impl TableRow for ContextView {
 }
 
 impl ListedRow for ContextView {
-    const FILTERS: &'static [FilterKey<Self>] = &[("name", |it, name| it.name.contains(name))];
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[("name", |it, name| it.name.contains(name))];
 
     fn key(&self) -> String {
         self.name.clone()

@@ -78,7 +78,7 @@ impl TableRow for ImageView {
 }
 
 impl ListedRow for ImageView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("reference", |it, text| it.image.contains(text)),
         ("node", |it, node| it.node == node),
         ("dangling", |it, text| text == (it.tasks == 0).to_string()),

@@ -162,7 +162,7 @@ impl TableRow for ManagerView {
 }
 
 impl ListedRow for ManagerView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.starts_with(name)),
         ("id", |it, id| it.id.starts_with(id)),
         ("role", |it, role| it.role() == role),

@@ -57,7 +57,7 @@ impl TableRow for NetworkView {
 }
 
 impl ListedRow for NetworkView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.contains(name)),
         ("id", |it, id| it.id.starts_with(id)),
         ("label", |it, label| has_label(&it.labels, label)),

@@ -292,7 +292,7 @@ impl TableRow for NodeView {
 }
 
 impl ListedRow for NodeView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.starts_with(name)),
         ("id", |it, id| it.id.starts_with(id)),
         ("label", |it, label| has_label(&it.labels, label)),

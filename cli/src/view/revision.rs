@@ -134,7 +134,8 @@ impl TableRow for RevisionView {
 }
 
 impl ListedRow for RevisionView {
-    const FILTERS: &'static [FilterKey<Self>] = &[("number", |it, number| it.number.to_string() == number)];
+    const FILTER_KEYS: &'static [FilterKey<Self>] =
+        &[("number", |it, number| it.number.to_string() == number)];
 
     fn key(&self) -> String {
         self.number.to_string()

@@ -161,7 +161,7 @@ impl TableRow for CredentialView {
 }
 
 impl ListedRow for SecretObjectView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.starts_with(name)),
         ("id", |it, id| it.id.starts_with(id)),
         ("label", |it, label| has_label(&it.labels, label)),
@@ -173,7 +173,7 @@ impl ListedRow for SecretObjectView {
 }
 
 impl ListedRow for CredentialView {
-    const FILTERS: &'static [FilterKey<Self>] =
+    const FILTER_KEYS: &'static [FilterKey<Self>] =
         &[("host", |it, host| it.host.starts_with(host)), ("id", |it, id| it.id.starts_with(id))];
 
     fn key(&self) -> String {

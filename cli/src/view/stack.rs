@@ -35,7 +35,7 @@ impl TableRow for StackView {
 }
 
 impl ListedRow for StackView {
-    const FILTERS: &'static [FilterKey<Self>] = &[("name", |it, name| it.name.contains(name))];
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[("name", |it, name| it.name.contains(name))];
 
     fn key(&self) -> String {
         self.name.clone()

@@ -371,7 +371,7 @@ impl TableRow for TaskView {
 }
 
 impl ListedRow for TaskView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.starts_with(name)),
         ("id", |it, id| it.id.starts_with(id)),
         ("service", |it, text| it.service_name == text || it.service_id.starts_with(text)),

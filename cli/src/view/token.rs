@@ -92,7 +92,7 @@ impl TableRow for TokenView {
 }
 
 impl ListedRow for TokenView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("id", |it, id| it.id.starts_with(id)),
         ("role", |it, role| it.role == role),
         ("label", |it, label| has_label(&it.labels, label)),

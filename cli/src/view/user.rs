@@ -94,7 +94,7 @@ impl TableRow for UserView {
 }
 
 impl ListedRow for UserView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.contains(name)),
         ("id", |it, id| it.id.starts_with(id)),
         ("role", |it, role| it.role == role),

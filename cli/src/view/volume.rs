@@ -141,7 +141,7 @@ impl TableRow for VolumeView {
 }
 
 impl ListedRow for VolumeView {
-    const FILTERS: &'static [FilterKey<Self>] = &[
+    const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.contains(name)),
         ("id", |it, id| it.id.starts_with(id)),
         ("driver", |it, driver| it.driver == driver),

@@ -52,7 +52,7 @@ impl AuditedCall {
     }
 
     /// The object that was found or written. `version` is that after the write; tasks have none.
-    pub(super) fn wrote(
+    pub(super) fn identified(
         &self,
         kind: ObjectKind,
         id: impl fmt::Display,

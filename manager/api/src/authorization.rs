@@ -16,7 +16,7 @@ use tower::Service;
 use warren_core::State;
 use warren_proto::Problem;
 use warren_security::{Identity, Peer, Role};
-use warren_types::{NodeRole, Timestamp, UserRole};
+use warren_types::{Timestamp, UserRole};
 
 use super::Api;
 use super::audited_call::AuditedCall;
@@ -30,9 +30,11 @@ const ANONYMOUS_DEADLINE: Duration = Duration::from_secs(12);
 const PERMISSION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Reason of the refusal of a user's certificate without a listed key.
 pub const KEY_NOT_LISTED: &str = "KEY_NOT_LISTED";
+/// Reason of the refusal of a machine's certificate for the key of another.
+pub const FOREIGN_KEY: &str = "FOREIGN_KEY";
 
 /// What `peer` is. A user's key must be listed in the state, whatever certificate it has: an administrator removes it
-/// there. The certificate of a node that joined must be for the key of the node.
+/// there. The certificate of a node must be for the key of the node.
 ///
 /// # Errors
 /// `Unauthenticated`, reason `KEY_NOT_LISTED` or `FOREIGN_KEY`.
@@ -40,11 +42,8 @@ pub fn caller_role(peer: &Peer, state: &State, now: Timestamp) -> Result<CallerR
     match peer.origin() {
         Peer::Certificate { identity, key, .. } => match identity.role() {
             Role::Manager => Ok(CallerRole::Manager),
-            // An agent of a manager has an id that was drawn, or one of before its disk was lost.
             Role::Worker => match identity.id().parse().ok().and_then(|id| state.node(&id)) {
-                Some(node) if node.role == NodeRole::Worker && !identity.is_of_key(key) => {
-                    Err(foreign_key(identity))
-                }
+                Some(node) if !identity.is_of_node(node, key) => Err(foreign_key(identity)),
                 _ => Ok(CallerRole::Worker),
             },
             Role::User => {
@@ -72,9 +71,10 @@ fn check_manager_key(peer: Option<&Peer>) -> Result<(), Status> {
 }
 
 fn foreign_key(identity: &Identity) -> Status {
-    let message =
-        format!("the certificate of {identity} is for the key of another; the id is derived from the key");
-    Problem::new(Code::Unauthenticated, "FOREIGN_KEY", message).into()
+    let message = format!(
+        "the certificate of {identity} is for the key of another; the cluster knows the key of this id"
+    );
+    Problem::new(Code::Unauthenticated, FOREIGN_KEY, message).into()
 }
 
 fn not_listed(name: &str) -> Status {
@@ -268,7 +268,9 @@ impl Middleware for AuthorizationLayer {
             Err(status) => return handle(self, Err(status), inner, request),
         }
         let role = self.caller_role(request.extensions().get(), &self.0.store.read().state);
-        if !matches!(&role, Err(status) if Problem::from(status).reason == KEY_NOT_LISTED) {
+        let is_unlisted =
+            |status: &Status| [KEY_NOT_LISTED, FOREIGN_KEY].contains(&Problem::from(status).reason.as_str());
+        if !role.as_ref().err().is_some_and(is_unlisted) {
             return handle(self, role, inner, request);
         }
         let (layer, mut inner) = (self.clone(), inner.clone());

@@ -104,7 +104,7 @@ impl cluster_server::Cluster for Api {
             read_field("settings", settings.unwrap_or_default()).map_err(status_of)?;
         let command = Command::UpdateCluster { version, change: change.clone(), at: self.clock.now() };
         let updated: Arc<Cluster> = self.write(command).await?;
-        caller.wrote(ObjectKind::Cluster, updated.id, "", updated.version);
+        caller.identified(ObjectKind::Cluster, updated.id, "", updated.version);
         tracing::info!(%caller, ?change, version = updated.version, "cluster settings updated");
         let mut info = self.show_cluster(&self.store.read())?;
         info.settings = Some((&updated.settings).into());

@@ -28,7 +28,7 @@ use warren_store::problem::{manager_stopping, status_of};
 use warren_types::{NodeStatus, Task, TaskState, Violation};
 
 use super::Api;
-use super::admission::{check_service_admission, user_role};
+use super::admission_policy::{check_service_admission, user_role};
 use super::audited_call::AuditedCall;
 use super::read::allows_stale;
 
@@ -68,7 +68,7 @@ impl Api {
         check_service_admission(role, state, &task.id.service)?;
         let service =
             state.service(&task.id.service).map(|service| format!("{}.{}", service.spec.name, task.slot));
-        caller.wrote(ObjectKind::Task, task.id, service.unwrap_or_default(), None);
+        caller.identified(ObjectKind::Task, task.id, service.unwrap_or_default(), None);
         if task.observed.state != TaskState::Running || task.observed.removed {
             let reports = self.fetch_node_reports(state, task.node).await;
             return Err(not_running(state, &task, &self.show_task(state, &task, &reports)));

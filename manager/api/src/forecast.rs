@@ -96,8 +96,8 @@ impl Api {
                 let kind = parse_kind(kind)?;
                 check_secret_object_data(Some(kind), &data).map_err(IntoProblem::into_problem)?;
                 let id = state.find_secret_object(kind, &reference).map_err(refused)?.id;
-                let content = self.secret_object_key.seal(id, &data);
-                Command::UpdateSecretObject { id, version, content, at }
+                let data = self.secret_object_key.seal(id, &data);
+                Command::UpdateSecretObject { id, version, data, at }
             }
             Write::UpdateNode(request) => {
                 let NodeUpdate { label_rm, availability, taint_add, taint_rm } = nodes::parse(&request)?;

@@ -5,7 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod admission;
+pub mod admission_policy;
 pub mod audit;
 mod audited_call;
 pub mod authorization;

@@ -237,7 +237,7 @@ impl managers_server::Managers for Api {
         let certificate = self.authority.sign(&identity, &join.request, SystemTime::now());
         let certificate = certificate.map_err(internal_error)?;
         let Member { member_id, name, address, .. } = &*admitted;
-        caller.wrote(ObjectKind::Manager, id, name, admitted.version);
+        caller.identified(ObjectKind::Manager, id, name, admitted.version);
         tracing::info!(%caller, manager = %id, member = member_id, %name, %address, "manager joined");
         let published = self.store.read();
         let statuses = ManagerStatuses::not_queried();
@@ -291,7 +291,7 @@ impl managers_server::Managers for Api {
         let moved = address.clone();
         let command = Command::UpdateMember { member, version, desired_suffrage, address, at };
         let stored: Arc<Member> = self.write(command).await?;
-        caller.wrote(ObjectKind::Manager, stored.manager_id, &stored.name, stored.version);
+        caller.identified(ObjectKind::Manager, stored.manager_id, &stored.name, stored.version);
         let desired = desired_suffrage.map(Suffrage::as_str);
         let moved = moved.map(tracing::field::display);
         tracing::info!(%caller, manager = %stored.manager_id, member, desired, address = moved, "manager updated");
@@ -322,7 +322,7 @@ impl managers_server::Managers for Api {
         }
         let (member, at) = (known.member_id, self.clock.now());
         let removed = self.delete(Command::RemoveMember { member, at }, known).await?;
-        caller.wrote(ObjectKind::Manager, removed.manager_id, &removed.name, removed.version);
+        caller.identified(ObjectKind::Manager, removed.manager_id, &removed.name, removed.version);
         tracing::info!(%caller, manager = %removed.manager_id, member, name = %removed.name, force, "manager removed");
         // It may have left the configuration, and the state, already.
         let removed = Member { removing: true, ..Member::clone(&removed) };

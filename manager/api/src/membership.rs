@@ -154,7 +154,7 @@ impl membership_server::Membership for Api {
             }
         })?;
         let node: Arc<Node> = joined.try_into().map_err(|other| unexpected_answer(&other))?;
-        caller.wrote(ObjectKind::Node, id, &name, node.version);
+        caller.identified(ObjectKind::Node, id, &name, node.version);
         let role = node.role;
         let lifetime = Role::from(role).validity();
         let certificate = self.authority.sign_node(role, &request, SystemTime::now(), lifetime);

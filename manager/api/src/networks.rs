@@ -48,7 +48,7 @@ impl networks_server::Networks for Api {
         let v1::CreateNetworkRequest { labels, internal, .. } = request.into_inner();
         let command = Command::CreateNetwork { id, name, labels, internal, at: self.clock.now() };
         let created: Arc<Network> = self.write(command).await?;
-        caller.wrote(ObjectKind::Network, id, &created.name, created.version);
+        caller.identified(ObjectKind::Network, id, &created.name, created.version);
         tracing::info!(%caller, network = %id, name = %created.name, "network created");
         Ok(Response::new(show(&self.store.read().state, &created)))
     }
@@ -79,7 +79,7 @@ impl networks_server::Networks for Api {
         let published = self.read_latest().await?;
         let id = published.state.find_network(&request.get_ref().reference).map_err(status_of)?.id;
         let removed: Arc<Network> = self.write(Command::RemoveNetwork { id, at: self.clock.now() }).await?;
-        caller.wrote(ObjectKind::Network, id, &removed.name, removed.version);
+        caller.identified(ObjectKind::Network, id, &removed.name, removed.version);
         tracing::info!(%caller, network = %id, name = %removed.name, "network removed");
         Ok(Response::new(show(&published.state, &removed)))
     }

@@ -1,4 +1,4 @@
-//! Nodes: get, list, update, remove.
+//! Nodes: get, list, update, verify, remove.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -155,7 +155,7 @@ impl nodes_server::Nodes for Api {
         let command =
             Command::UpdateNode { id, version, label_add, label_rm, availability, taint_add, taint_rm, at };
         let updated: Arc<Node> = self.write(command).await?;
-        caller.wrote(ObjectKind::Node, id, &updated.name, updated.version);
+        caller.identified(ObjectKind::Node, id, &updated.name, updated.version);
         tracing::info!(%caller, node = %id, "node updated");
         let published = self.store.read();
         let reports = self.fetch_node_reports(&published.state, [id]).await;
@@ -187,7 +187,7 @@ impl nodes_server::Nodes for Api {
         caller.named(ObjectKind::Node, &request.reference);
         let published = self.read_latest().await?;
         let node = published.state.find_node(&request.reference).map_err(status_of)?;
-        caller.wrote(ObjectKind::Node, node.id, &node.name, node.version);
+        caller.identified(ObjectKind::Node, node.id, &node.name, node.version);
         check_removable(&published.state, node)?;
         let command = Command::RemoveNode { id: node.id, force: request.force, at: self.clock.now() };
         let removed = self.delete(command, node).await?;

@@ -106,7 +106,7 @@ impl Api {
         what: &str,
     ) -> Response<v1::SecretObject> {
         let SecretObject { id, kind, name, .. } = object;
-        caller.wrote(ObjectKind::SecretObject(*kind), id, name, object.version);
+        caller.identified(ObjectKind::SecretObject(*kind), id, name, object.version);
         tracing::info!(%caller, object = %id, %name, number = object.current_version(), "{kind} {what}");
         Response::new(self.show_secret_object(&self.store.read().state, object))
     }
@@ -122,9 +122,9 @@ impl secret_objects_server::SecretObjects for Api {
         let SecretObjectRequest { id, kind, name, labels } =
             SecretObjectRequest::parse(request.get_ref()).map_err(status_of)?;
         caller.named(ObjectKind::SecretObject(kind), name.as_str());
-        let content = self.secret_object_key.seal(id, &request.get_ref().data);
+        let data = self.secret_object_key.seal(id, &request.get_ref().data);
         let at: Timestamp = self.clock.now();
-        let command = Command::CreateSecretObject { id, kind, name, labels, data: content, at };
+        let command = Command::CreateSecretObject { id, kind, name, labels, data, at };
         let created: Arc<SecretObject> = self.write(command).await?;
         Ok(self.log_and_show(&caller, &created, "created"))
     }
@@ -139,8 +139,8 @@ impl secret_objects_server::SecretObjects for Api {
         caller.named(ObjectKind::SecretObject(kind), reference);
         check_secret_object_data(Some(kind), data).map_err(status_of)?;
         let id = self.read_latest().await?.state.find_secret_object(kind, reference).map_err(status_of)?.id;
-        let content = self.secret_object_key.seal(id, data);
-        let command = Command::UpdateSecretObject { id, version: *version, content, at: self.clock.now() };
+        let data = self.secret_object_key.seal(id, data);
+        let command = Command::UpdateSecretObject { id, version: *version, data, at: self.clock.now() };
         let updated: Arc<SecretObject> = self.write(command).await?;
         Ok(self.log_and_show(&caller, &updated, "updated"))
     }
@@ -168,7 +168,7 @@ impl secret_objects_server::SecretObjects for Api {
         }
         let published = self.read(&request).await?;
         let object = published.state.find_secret_object(kind, reference).map_err(status_of)?;
-        call.wrote(ObjectKind::SecretObject(kind), object.id, &object.name, object.version);
+        call.identified(ObjectKind::SecretObject(kind), object.id, &object.name, object.version);
         let version_number = version_number.unwrap_or_else(|| object.current_version());
         let sealed =
             object.versions.get(&version_number).ok_or_else(|| version_not_kept(object, version_number))?;

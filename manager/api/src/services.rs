@@ -11,7 +11,7 @@ use warren_store::problem::status_of;
 use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, UserRole, Violation, Violations};
 
 use super::Api;
-use super::admission::{check_admission, check_service_admission, user_role};
+use super::admission_policy::{check_admission, check_service_admission, user_role};
 use super::audited_call::AuditedCall;
 use super::paging::Page;
 
@@ -46,7 +46,7 @@ impl Api {
     /// Proposes a write and returns the service as the write left it.
     async fn write_service(&self, caller: &AuditedCall, command: Command) -> Result<v1::Service, Status> {
         let service: Arc<Service> = self.write(command).await?;
-        caller.wrote(ObjectKind::Service, service.id, &service.spec.name, service.version);
+        caller.identified(ObjectKind::Service, service.id, &service.spec.name, service.version);
         Ok(self.show_service(&self.store.read().state, &service))
     }
 

@@ -10,7 +10,7 @@ use warren_store::problem::status_of;
 use warren_types::{DesiredTaskState, NodeId, ServiceId, Task, TaskId};
 
 use super::Api;
-use super::admission::{check_service_admission, user_role};
+use super::admission_policy::{check_service_admission, user_role};
 use super::audited_call::AuditedCall;
 use super::exec::ExecResponses;
 use super::paging::Page;
@@ -100,7 +100,7 @@ impl tasks_server::Tasks for Api {
         let state = &published.state;
         let task = state.find_task(&request.get_ref().reference).map_err(status_of)?;
         check_service_admission(role, state, &task.id.service)?;
-        call.wrote(ObjectKind::Task, task.id, &request.get_ref().reference, None);
+        call.identified(ObjectKind::Task, task.id, &request.get_ref().reference, None);
         // Another leader refuses it, as it refuses a plan on this state.
         let command = Command::SetDesiredTaskState {
             term: state.applied().term,

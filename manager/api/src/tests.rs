@@ -318,7 +318,7 @@ async fn secret_object_writes_return_own_version() {
         (seal(b"theirs"), seal(b"theirs, later"))
     };
     let others =
-        |content| Command::UpdateSecretObject { id: SecretObjectId(Id(7)), version: None, content, at: AT };
+        |data| Command::UpdateSecretObject { id: SecretObjectId(Id(7)), version: None, data, at: AT };
     world.write_concurrently([others(theirs)]);
     let created = world.api.create_secret(b"first").await.unwrap();
     assert_eq!(created.version_number, 1);

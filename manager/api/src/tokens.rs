@@ -78,7 +78,7 @@ impl tokens_server::Tokens for Api {
         let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
         let command = Command::CreateToken { id, role, hash, expires_at, max_uses, labels, at };
         let token: Arc<Token> = self.write(command).await?;
-        caller.wrote(ObjectKind::Token, id, "", token.version);
+        caller.identified(ObjectKind::Token, id, "", token.version);
         tracing::info!(%caller, token = %id, role = role.as_str(), "token created");
         Ok(Response::new(show(&token)))
     }
@@ -102,7 +102,7 @@ impl tokens_server::Tokens for Api {
         let token = published.state.find_token(&request.get_ref().reference).map_err(status_of)?;
         let command = Command::RemoveToken { id: token.id, at: self.clock.now() };
         let removed = self.delete(command, token).await?;
-        caller.wrote(ObjectKind::Token, removed.id, "", removed.version);
+        caller.identified(ObjectKind::Token, removed.id, "", removed.version);
         tracing::info!(%caller, token = %removed.id, "token removed");
         Ok(Response::new(show(&removed)))
     }

@@ -98,7 +98,7 @@ impl users_server::Users for Api {
         let expires_at = ttl.map(|ttl| Timestamp(at.0.saturating_add(ttl)));
         let command = Command::CreateUser { id, name, role, login_hash, login_expires_at, expires_at, at };
         let user: Arc<User> = self.write(command).await?;
-        caller.wrote(ObjectKind::User, user.id, &user.name, user.version);
+        caller.identified(ObjectKind::User, user.id, &user.name, user.version);
         caller.detail(role.as_str());
         tracing::info!(%caller, user = %user.name, %role, "user created");
         Ok(Response::new(show(&user)))
@@ -138,7 +138,7 @@ impl users_server::Users for Api {
         let command =
             Command::UpdateUser { id, version, role, login_hash, login_expires_at, remove_keys: logout, at };
         let user: Arc<User> = self.write(command).await?;
-        caller.wrote(ObjectKind::User, user.id, &user.name, user.version);
+        caller.identified(ObjectKind::User, user.id, &user.name, user.version);
         caller.detail(user.role.as_str());
         tracing::info!(%caller, user = %user.name, role = %user.role, logout, "user updated");
         Ok(Response::new(show(&user)))
@@ -151,7 +151,7 @@ impl users_server::Users for Api {
         let user = published.state.find_user(&request.get_ref().reference).map_err(status_of)?;
         let command = Command::RemoveUser { id: user.id, at: self.clock.now() };
         let removed = self.delete(command, user).await?;
-        caller.wrote(ObjectKind::User, removed.id, &removed.name, removed.version);
+        caller.identified(ObjectKind::User, removed.id, &removed.name, removed.version);
         tracing::info!(%caller, user = %removed.name, "user removed");
         Ok(Response::new(show(&removed)))
     }
@@ -180,7 +180,7 @@ impl users_server::Users for Api {
         let identity = identity.map_err(internal_error)?;
         let signed =
             self.authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
-        caller.wrote(ObjectKind::User, user.id, &user.name, user.version);
+        caller.identified(ObjectKind::User, user.id, &user.name, user.version);
         tracing::info!(%caller, user = %user.name, "user logged in");
         let state = &self.store.read().state;
         let members = state.members().filter(|member| !member.removing);

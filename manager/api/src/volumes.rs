@@ -165,7 +165,7 @@ impl volumes_server::Volumes for Api {
         let command =
             Command::CreateVolume { id, name: name.clone(), driver, options, labels, node, reuse, at };
         let created: Arc<Volume> = self.write(command).await?;
-        caller.wrote(ObjectKind::Volume, id, &name, created.version);
+        caller.identified(ObjectKind::Volume, id, &name, created.version);
         tracing::info!(%caller, volume = %id, %name, "volume created");
         Ok(Response::new(show(&self.store.read().state, &created, &VolumeSizes::new())))
     }
@@ -228,7 +228,7 @@ impl volumes_server::Volumes for Api {
         };
         let command = Command::RemoveVolume { id, purge, data, at: self.clock.now() };
         let removed: Arc<Volume> = self.write(command).await?;
-        caller.wrote(ObjectKind::Volume, id, &removed.name, removed.version);
+        caller.identified(ObjectKind::Volume, id, &removed.name, removed.version);
         if purge {
             self.delete_data(&caller, id).await?;
         }

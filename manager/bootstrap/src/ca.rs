@@ -111,7 +111,7 @@ impl ManagerKeys {
         let node = member.and_then(|member| member.node);
         let agent = match (dir.join(NODE_FILE).exists(), node) {
             (false, None) => None,
-            (_, node) => Some(issuer.agent(|| node.unwrap_or_else(|| NodeId(new_id())).to_string())?),
+            (_, node) => Some(issuer.agent(node)?),
         };
         let issued = issuer.issued;
         let keys = Self {
@@ -152,7 +152,7 @@ impl ManagerKeys {
     /// [`CaError`], including that of `id`.
     pub fn ensure_agent(
         &self,
-        id: impl FnOnce() -> Result<NodeId, CaError>,
+        id: impl FnOnce() -> Result<Option<NodeId>, CaError>,
         now: SystemTime,
     ) -> Result<LocalAgent, CaError> {
         let known = self.agent.borrow().clone();
@@ -161,7 +161,7 @@ impl ManagerKeys {
             None => {
                 let id = id()?;
                 let mut issuer = CertificateIssuer::new(&self.dir, &self.authority, now);
-                let agent = issuer.agent(|| id.to_string())?;
+                let agent = issuer.agent(id)?;
                 issuer.issued.save(&self.dir, now)?;
                 agent
             }
@@ -206,19 +206,24 @@ impl ManagerKeys {
 }
 
 /// The node id of a manager with a worker whose directory has none: the node with the manager's name if it
-/// belonged to this machine, which lost its data, else a new one.
+/// belonged to this machine, which lost its data; `None` if it is a new one.
 ///
 /// It belonged to it if [`State::is_node_at`] says so, or if this manager is the only member, restored from a
 /// backup.
 ///
 /// # Errors
 /// [`CaError::NodeMismatch`].
-pub fn find_own_node(state: &State, own: MemberId, name: &NodeName, host: &str) -> Result<NodeId, CaError> {
-    let Some(node) = state.node_of_manager(name) else { return Ok(NodeId(new_id())) };
+pub fn find_own_node(
+    state: &State,
+    own: MemberId,
+    name: &NodeName,
+    host: &str,
+) -> Result<Option<NodeId>, CaError> {
+    let Some(node) = state.node_of_manager(name) else { return Ok(None) };
     let replaces = state.member(own).and_then(|own| own.replaces);
     let alone = state.members().all(|member| member.member_id == own);
     if alone || state.is_node_at(node, host, replaces) {
-        return Ok(node.id);
+        return Ok(Some(node.id));
     }
     let address = node.description.address.clone();
     Err(CaError::NodeMismatch { name: name.clone(), address })
@@ -246,7 +251,7 @@ pub fn load_agent(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
     Ok(Some((Credentials::load(&path)?, roots)))
 }
 
-/// The id of the manager that has the key; others check that.
+/// The id of the machine that has the key; others check that.
 fn own_id(key: &PrivateKey) -> Result<String, AuthorityError> {
     Ok(key.node_id()?.to_string())
 }
@@ -321,8 +326,10 @@ impl<'a> CertificateIssuer<'a> {
         Ok(issued)
     }
 
-    fn agent(&mut self, id: impl FnOnce() -> String) -> Result<LocalAgent, CaError> {
-        let credentials = self.ensure(NODE_FILE, Role::Worker, |_| Ok(id()))?;
+    /// The agent of the node `id`, or of a new one, whose id is derived from its key.
+    fn agent(&mut self, id: Option<NodeId>) -> Result<LocalAgent, CaError> {
+        let id = |key: &PrivateKey| id.map_or_else(|| own_id(key), |id| Ok(id.to_string()));
+        let credentials = self.ensure(NODE_FILE, Role::Worker, id)?;
         let id = credentials.identity().id().parse::<NodeId>().map_err(|why| CaError::ClusterMismatch {
             path: self.dir.join(NODE_FILE),
             why: why.to_string(),

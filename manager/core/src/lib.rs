@@ -7,7 +7,7 @@
 //!
 //! Start reading at [`state::Command`] (all writes) and [`State::apply`]. Then the planners, each a function
 //! of a state: [`schedule`] (which task goes to which node), [`reconcile`] (which tasks should exist) and
-//! [`Liveness`] (which nodes are down).
+//! [`FailureDetector`] (which nodes are down).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -194,7 +194,7 @@ fn predecessor_node(state: &State, service: &Service, task: &Task) -> Option<Nod
     state.predecessor(task)?.node
 }
 
-/// Places the group's first `wanted` tasks, best node first. Returns how many were placed.
+/// Places the group's first `desired` tasks, best node first. Returns how many were placed.
 fn place_group(
     view: &mut NodeSet<'_>,
     group: &mut TaskGroup<'_>,

@@ -218,7 +218,7 @@ mod tests {
         reported.iter().map(|(member, of)| (*member, digests(of))).collect()
     }
 
-    /// `wanted`: the compared managers, those expected to be diverged, and the index.
+    /// `expected`: the compared managers, those expected to be diverged, and the index.
     #[track_caller]
     fn check(these: DigestTable, leader: Option<MemberId>, expected: &[(MemberId, Option<u64>)]) {
         let judged = compare_digests(&digests(these), leader, &BTreeMap::new());

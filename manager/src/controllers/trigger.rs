@@ -9,9 +9,9 @@ use warren_session::SessionRegistry;
 use warren_store::Store;
 
 /// Name of the background task that enqueues all keys.
-pub const SWEEP_TASK: &str = "sweep";
+pub const RESYNC_TASK: &str = "resync";
 /// Interval at which all keys are enqueued, in case a wake-up was lost.
-pub const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
+pub const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Enqueues keys and wakes sessions.
 pub struct ReconcileTrigger {

@@ -18,7 +18,7 @@ use warren_types::NodeId;
 
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
-use crate::controllers::trigger::{ReconcileTrigger, SWEEP_INTERVAL, SWEEP_TASK};
+use crate::controllers::trigger::{RESYNC_INTERVAL, RESYNC_TASK, ReconcileTrigger};
 
 /// Keys that may be queued for the planners; each service has two.
 const MAX_QUEUED_KEYS: usize = 1 << 16;
@@ -57,7 +57,7 @@ pub(super) fn start_controllers(
     });
     let waker = Arc::new(ReconcileTrigger::new(store.clone(), registry.clone(), keys));
     let sweeper = waker.clone();
-    background_tasks.spawn(SWEEP_TASK, SWEEP_INTERVAL, move || {
+    background_tasks.spawn(RESYNC_TASK, RESYNC_INTERVAL, move || {
         sweeper.wake_all();
         std::future::ready(Ok::<(), BoxError>(()))
     });

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
-use warren_bootstrap::ca::{ManagerKeys, find_own_node};
+use warren_bootstrap::ca::{LocalAgent, ManagerKeys, find_own_node};
 use warren_control::{Backoff, system_random};
 use warren_core::{Command, State};
 use warren_replica::registration;
 use warren_store::Store;
 use warren_store::timestamp::TimestampSource;
-use warren_types::{ManagerAddress, MemberId, Node, NodeName, NodeRole};
+use warren_types::{ManagerAddress, MemberId, Node, NodeName, NodeRole, PublicKeyHash};
 
 use crate::config::LocalNode;
 use crate::manager::{ManagerStartError, advertised};
@@ -108,6 +108,9 @@ impl Registration {
             let at = self.clock.now();
             self.store.propose(Command::RegisterNode { id, name, role, description, taints, at }).await?;
         }
+        if let Some(key) = unlisted_key(&self.store.read().state, &agent) {
+            self.store.propose(Command::SetNodeKey { id: agent.id, key, at: self.clock.now() }).await?;
+        }
         Ok(())
     }
 
@@ -130,6 +133,12 @@ impl Registration {
         };
         self.store.wait_until(is_ready, Instant::now() + LEADER_CHECK_INTERVAL).await
     }
+}
+
+/// The key of the agent, if managers do not accept it yet: that of a machine that lost its data, but not its node.
+fn unlisted_key(state: &State, agent: &LocalAgent) -> Option<PublicKeyHash> {
+    let (key, node) = (agent.credentials.key().public_hash().ok()?, state.node(&agent.id)?);
+    (!agent.credentials.identity().is_of_node(node, &key)).then_some(key)
 }
 
 #[cfg(test)]

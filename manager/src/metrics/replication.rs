@@ -15,7 +15,7 @@ pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     published: &PublishedState,
     peers: &[PeerProgress],
-    agreement: &StateComparison,
+    state_comparison: &StateComparison,
 ) -> fmt::Result {
     let ConfState { voters, learners, voters_outgoing, .. } = &*published.members;
     let mut ids: Vec<MemberId> = [voters, learners, voters_outgoing].into_iter().flatten().copied().collect();
@@ -28,7 +28,7 @@ pub(super) fn encode(
     let counts = [("voter", voters.len()), ("learner", learners.len())];
     let series = counts.map(|(suffrage, count)| (vec![("suffrage", suffrage.to_owned())], count as f64));
     write_series(encoder, MetricKind::Gauge, ("warren_raft_members", "Raft members by suffrage."), series)?;
-    let compared = agreement.results();
+    let compared = state_comparison.results();
     if !compared.is_empty() {
         let help = "1 for a member whose state digest differs from the others, else 0.";
         let series = compared.iter().map(|(id, differs)| (member_label(*id), bool_value(*differs)));

@@ -35,7 +35,7 @@ fn fixture() -> MetricsFixture {
     let (store, publisher, inbox) = Store::new(PublishedState::initial(State::new()), 1, 1);
     let (clock, shutdown) = (Arc::new(ManualClock::new(1_000)), Shutdown::new());
     let tasks_run = BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0));
-    let (metrics, telemetry, agreement) =
+    let (metrics, telemetry, state_comparison) =
         (ManagerMetrics::default(), Telemetry::with_components(&[]), StateComparison::default());
     let audit_dir = tempfile::tempdir().unwrap();
     let sources = ManagerMetricSources {
@@ -45,7 +45,7 @@ fn fixture() -> MetricsFixture {
         background_tasks: tasks_run.clone(),
         clock: clock.clone(),
         log_dir: "/".into(),
-        state_comparison: (1, agreement.clone()),
+        state_comparison: (1, state_comparison.clone()),
     };
     telemetry.add("manager", telemetry_component(&metrics, &sources));
     MetricsFixture {
@@ -57,7 +57,7 @@ fn fixture() -> MetricsFixture {
         clock,
         metrics,
         telemetry,
-        state_comparison: agreement,
+        state_comparison,
         _audit_dir: audit_dir,
     }
 }
@@ -83,7 +83,7 @@ impl MetricsFixture {
     /// The sweep has started a run, and will not start another.
     async fn run_sweep(&self) {
         let (ran, mut runs) = mpsc::unbounded_channel();
-        self.background_tasks.spawn(SWEEP_TASK, Duration::from_secs(3600), move || {
+        self.background_tasks.spawn(RESYNC_TASK, Duration::from_secs(3600), move || {
             ran.send(()).unwrap();
             std::future::ready(Ok::<(), std::io::Error>(()))
         });
@@ -140,7 +140,7 @@ async fn manager_is_healthy_while_background_tasks_run() {
     world.run_sweep().await;
     world.publisher.record_turn();
     assert!(world.telemetry.unhealthy().await.is_empty());
-    world.clock.advance(SWEEP_STALL_LIMIT + Duration::from_secs(1));
+    world.clock.advance(RESYNC_STALL_LIMIT + Duration::from_secs(1));
     assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: last run started 121 s ago"]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }

@@ -331,7 +331,7 @@ fn removed_node_needs_removed_manager() {
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
     let keys = warren_bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
-    keys.ensure_agent(|| Ok(warren_types::NodeId(warren_types::Id(7))), now).unwrap();
+    keys.ensure_agent(|| Ok(Some(warren_types::NodeId(warren_types::Id(7)))), now).unwrap();
     let identity = member_identity::MemberIdentity::founder(keys.identity());
     let nodes = || [removed_node, superseded_node].map(|of| of(data.path()).unwrap().is_some());
     member_identity::save_identity(&dir, &identity).unwrap();

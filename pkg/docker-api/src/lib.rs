@@ -1,6 +1,6 @@
 //! The Docker Engine API on a unix socket: a translation onto the API of the managers, for the clients of Docker.
 //!
-//! It stores nothing and decides nothing: every request becomes calls of [`warren_client`], on the manager's own
+//! It stores nothing but the programs that its clients start, and decides nothing: every request becomes calls of [`warren_client`], on the manager's own
 //! socket, and every answer is made from theirs. A field of Docker is honoured, or refused with its path; one that is
 //! not known to Docker is ignored, as Docker does. Whoever may open the socket is an administrator of the cluster, so
 //! the socket is for the user of the process alone.
@@ -9,14 +9,18 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![recursion_limit = "256"]
 
+mod archive;
+mod containers;
 mod docker_error;
 mod events;
 mod filters;
+mod frames;
 mod logs;
 mod model;
 mod networks;
 mod nodes;
 mod object_ids;
+mod programs;
 mod request;
 mod response;
 mod router;

@@ -10,17 +10,10 @@ use warren_types::Timestamp;
 
 use crate::docker_error::DockerError;
 use crate::events::point_in_time;
+use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
 use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError};
 use crate::tasks;
-
-/// Frames of two streams, each with a header of 8 bytes.
-const MULTIPLEXED: &str = "application/vnd.docker.multiplexed-stream";
-/// Plain bytes, of tasks with a terminal.
-const RAW: &str = "application/vnd.docker.raw-stream";
-/// Numbers of the streams in the headers of frames.
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
 
 /// What a client wants to see of each line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +37,11 @@ pub async fn of_service(client: &Client, reference: &str, request: &DockerReques
 /// `GET /tasks/ID/logs`.
 pub async fn of_task(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
     let task = tasks::find(client, reference).await?;
+    read_task(client, task, request).await
+}
+
+/// Those of a task that was found.
+pub async fn read_task(client: &Client, task: v1::Task, request: &DockerRequest) -> Answer {
     let is_raw = task.spec.is_some_and(|spec| spec.tty);
     read(client, LogTarget::Task(task.id), is_raw, request).await
 }
@@ -101,7 +99,7 @@ impl DockerLog {
                 self.nodes.entry(entry.node_name.clone()).or_insert_with(|| entry.node_name.clone());
             }
             let node_id = self.nodes.get(&entry.node_name).map_or("", String::as_str);
-            if let Some(frame) = frame(&entry, node_id, self.format) {
+            if let Some(frame) = entry_frame(&entry, node_id, self.format) {
                 return Ok(Some(frame));
             }
         }
@@ -109,18 +107,19 @@ impl DockerLog {
 }
 
 /// A line as a frame; `None` if the client does not want its stream.
-fn frame(entry: &v1::LogEntry, node_id: &str, format: LogFormat) -> Option<Bytes> {
+fn entry_frame(entry: &v1::LogEntry, node_id: &str, format: LogFormat) -> Option<Bytes> {
     let (stream, at_ns, text, end) = match entry.entry.as_ref()? {
         v1::log_entry::Entry::Line(line) => {
-            let stream = if line.stream() == v1::LogStream::Err { STDERR } else { STDOUT };
+            let is_error = line.stream() == v1::LogStream::Err;
+            let stream = if is_error { OutputStream::Stderr } else { OutputStream::Stdout };
             let end: &[u8] = if line.partial { b"" } else { b"\n" };
             (stream, line.at_ns, line.text.clone(), end)
         }
         v1::log_entry::Entry::GapReason(reason) => {
-            (STDERR, 0, Bytes::from(format!("(lines are missing: {reason})")), &b"\n"[..])
+            (OutputStream::Stderr, 0, Bytes::from(format!("(lines are missing: {reason})")), &b"\n"[..])
         }
     };
-    let is_accepted = if stream == STDERR { format.stderr } else { format.stdout };
+    let is_accepted = if stream == OutputStream::Stderr { format.stderr } else { format.stdout };
     if !is_accepted {
         return None;
     }
@@ -140,14 +139,7 @@ fn frame(entry: &v1::LogEntry, node_id: &str, format: LogFormat) -> Option<Bytes
     }
     line.extend_from_slice(&text);
     line.extend_from_slice(end);
-    if format.is_raw {
-        return Some(line.into());
-    }
-    let length = u32::try_from(line.len()).ok()?;
-    let mut frame = vec![stream, 0, 0, 0];
-    frame.extend_from_slice(&length.to_be_bytes());
-    frame.append(&mut line);
-    Some(frame.into())
+    Some(frame(stream, &line, format.is_raw))
 }
 
 #[cfg(test)]
@@ -175,7 +167,7 @@ mod tests {
 
     #[test]
     fn lines_are_frames() {
-        let frame = |stream, partial, format| frame(&entry(stream, partial), "node", format);
+        let frame = |stream, partial, format| entry_frame(&entry(stream, partial), "node", format);
         let (out, err) = (v1::LogStream::Out, v1::LogStream::Err);
         assert_eq!(frame(out, false, PLAIN).unwrap()[..], *b"\x01\0\0\0\0\0\0\x06hello\n");
         assert_eq!(frame(err, true, PLAIN).unwrap()[..], *b"\x02\0\0\0\0\0\0\x05hello");

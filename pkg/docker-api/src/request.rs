@@ -1,11 +1,15 @@
 //! A request: its path without the version, its query and its body.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_TYPE, UPGRADE};
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
@@ -31,11 +35,45 @@ pub struct DockerRequest {
     pub has_registry_auth: bool,
     content_type: String,
     body: Zeroizing<Vec<u8>>,
+    /// A body that is read while the request is answered.
+    stream: Mutex<Option<Incoming>>,
+    upgrade: Mutex<Option<ConnectionUpgrade>>,
+}
+
+/// What a connection does after the response that upgrades it, if it does anything.
+pub type UpgradedWork = Arc<Mutex<Option<BoxFuture<'static, ()>>>>;
+
+/// A connection that the client wants to use for bytes of both directions.
+pub struct ConnectionUpgrade {
+    upgraded: OnUpgrade,
+    work: UpgradedWork,
+}
+
+impl ConnectionUpgrade {
+    /// Runs `work` with the connection, once the response was sent.
+    pub fn then<F>(self, work: impl FnOnce(Upgraded) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let upgraded = self.upgraded;
+        let work = async move {
+            match upgraded.await {
+                Ok(connection) => work(connection).await,
+                Err(error) => tracing::debug!(%error, "a connection of the Docker API was not upgraded"),
+            }
+        };
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::pin(work));
+    }
 }
 
 impl DockerRequest {
-    /// Reads the body.
-    pub async fn read(request: hyper::Request<Incoming>) -> Result<Self, DockerError> {
+    /// Reads the body, but for an archive. `work` is that of the connection.
+    pub async fn read(
+        mut request: hyper::Request<Incoming>,
+        work: UpgradedWork,
+    ) -> Result<Self, DockerError> {
+        let wants_upgrade = request.headers().contains_key(UPGRADE);
+        let upgraded = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
         let (head, body) = request.into_parts();
         let (path, query) = parse_target(head.uri.path(), head.uri.query().unwrap_or_default())?;
         let header =
@@ -44,8 +82,38 @@ impl DockerRequest {
         // `{}` in base64.
         let has_registry_auth = !matches!(header("x-registry-auth"), "" | "e30=" | "e30");
         let late = |_| DockerError::new(StatusCode::REQUEST_TIMEOUT, "the body of the request took too long");
-        let body = tokio::time::timeout(BODY_TIMEOUT, read_body(body)).await.map_err(late)??;
-        Ok(Self { method: head.method, path, query, has_registry_auth, content_type, body })
+        let is_archive = head.method == Method::PUT && path.last().is_some_and(|last| last == "archive");
+        let (body, stream) = if is_archive {
+            (Zeroizing::default(), Some(body))
+        } else {
+            (tokio::time::timeout(BODY_TIMEOUT, read_body(body)).await.map_err(late)??, None)
+        };
+        let upgrade = upgraded.map(|upgraded| ConnectionUpgrade { upgraded, work });
+        Ok(Self {
+            method: head.method,
+            path,
+            query,
+            has_registry_auth,
+            content_type,
+            body,
+            stream: Mutex::new(stream),
+            upgrade: Mutex::new(upgrade),
+        })
+    }
+
+    /// Whether there is a body that was read.
+    pub fn has_body(&self) -> bool {
+        !self.body.is_empty()
+    }
+
+    /// The body of an archive; `None` the second time.
+    pub fn take_stream(&self) -> Option<Incoming> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The connection, if the client asks for it; `None` the second time.
+    pub fn take_upgrade(&self) -> Option<ConnectionUpgrade> {
+        self.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The body, which must be JSON.

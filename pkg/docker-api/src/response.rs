@@ -53,6 +53,13 @@ pub fn empty(status: StatusCode) -> Answer {
     Ok(response)
 }
 
+/// 101.
+pub fn switching_protocols() -> DockerResponse {
+    let mut response = Response::new(full(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response
+}
+
 /// 200 with plain text.
 pub fn text(text: &'static str) -> Answer {
     Ok(typed(StatusCode::OK, "text/plain; charset=utf-8", full(text)))

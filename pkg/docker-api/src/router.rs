@@ -1,13 +1,17 @@
 //! All paths of the API: those that are served, and those of Docker that Warren answers with a sentence.
 
+use std::sync::Arc;
+
 use hyper::{Method, StatusCode};
 use warren_client::Client;
 use warren_types::SecretObjectKind::{Config, Secret};
 
 use crate::docker_error::DockerError;
+use crate::programs::{self, Programs};
 use crate::request::DockerRequest;
 use crate::response::Answer;
-use crate::{events, logs, networks, nodes, secret_objects, services, swarm, system, tasks, volumes};
+use crate::{archive, containers, events, logs, networks, nodes, secret_objects};
+use crate::{services, swarm, system, tasks, volumes};
 
 /// Parts of Docker's API that are not served, with what to use.
 const UNSUPPORTED: [(&str, &str); 14] = [
@@ -20,14 +24,14 @@ const UNSUPPORTED: [(&str, &str); 14] = [
     ("configs", "there is no such operation on configs"),
     (
         "containers",
-        "containers are not served in this version: use `docker service ps`, `docker service logs`, or \
-                    `warren task ls|exec|cp`",
+        "a container is the task of a service: use `docker service create|update|scale|rm`, or exec, cp, logs and \
+         restart of the container",
     ),
     (
         "distribution",
         "nodes ask the registries themselves: each task runs the digest that its image has when it is pulled",
     ),
-    ("exec", "programs in containers are not served in this version: use `warren service exec`"),
+    ("exec", "there is no such operation on programs"),
     ("grpc", "Warren builds no images: build elsewhere and push to a registry"),
     ("images", "images are not served in this version: use `warren image ls|pull|import|copy|prune`"),
     ("networks", "there is no such operation on networks: tasks are members by the spec of their service"),
@@ -41,7 +45,7 @@ const UNSUPPORTED: [(&str, &str); 14] = [
 ];
 
 /// Answers a request.
-pub async fn answer(client: &Client, request: &DockerRequest) -> Answer {
+pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerRequest) -> Answer {
     let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
     match (request.method.as_str(), path.as_slice()) {
         ("GET" | "HEAD", ["_ping"]) => system::ping(client).await,
@@ -81,10 +85,20 @@ pub async fn answer(client: &Client, request: &DockerRequest) -> Answer {
         ("GET", ["volumes", volume]) => volumes::inspect(client, volume).await,
         ("DELETE", ["volumes", volume]) => volumes::remove(client, volume).await,
 
+        ("GET", ["containers", "json"]) => containers::list(client, request).await,
+        ("GET" | "HEAD", ["containers", name, "json"]) => containers::inspect(client, name).await,
+        ("GET", ["containers", name, "logs"]) => containers::logs(client, name, request).await,
+        ("GET", ["containers", name, "stats"]) => containers::stats(client, name, request).await,
+        ("POST", ["containers", name, "restart"]) => containers::restart(client, name, request).await,
+        ("HEAD", ["containers", name, "archive"]) => archive::stat(client, name, request).await,
+        ("GET", ["containers", name, "archive"]) => archive::read(client, name, request).await,
+        ("PUT", ["containers", name, "archive"]) => archive::write(client, name, request).await,
+        ("POST", ["containers", name, "exec"]) => programs::create(client, programs, name, request).await,
+        ("POST", ["exec", id, "start"]) => programs::start(client, programs, id, request).await,
+        ("POST", ["exec", id, "resize"]) => programs::resize(programs, id, request).await,
+        ("GET", ["exec", id, "json"]) => programs::inspect(programs, id),
+
         // `docker inspect` looks for a name among objects of all kinds.
-        ("GET" | "HEAD", ["containers", name, "json"]) => {
-            Err(DockerError::not_found(format!("No such container: {name}")))
-        }
         ("GET", ["images", name @ .., "json"]) if !name.is_empty() => {
             Err(DockerError::not_found(format!("No such image: {}", name.join("/"))))
         }

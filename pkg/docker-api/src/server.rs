@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -16,7 +16,8 @@ use tokio::task::JoinSet;
 use warren_client::{Client, ClientTarget};
 use warren_security::{LocalListener, LocalSocketError, PeerConnection, serve_local};
 
-use crate::request::DockerRequest;
+use crate::programs::Programs;
+use crate::request::{DockerRequest, UpgradedWork};
 use crate::response::{self, DockerResponse};
 use crate::router;
 
@@ -56,6 +57,7 @@ impl DockerSocket {
             tokio::time::sleep(CONNECT_RETRY).await;
         };
         tracing::info!(socket = %self.listener.path().display(), "serving Docker's API");
+        let programs = Arc::new(Programs::default());
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut incoming = serve_local(self.listener);
         let mut connections = JoinSet::new();
@@ -63,33 +65,47 @@ impl DockerSocket {
             let permit = Arc::clone(&room).acquire_owned().await.expect("the semaphore is never closed");
             while connections.try_join_next().is_some() {}
             let Some(Ok(connection)) = incoming.next().await else { return };
-            let client = client.clone();
+            let (client, programs) = (client.clone(), Arc::clone(&programs));
             connections.spawn(async move {
                 let _permit = permit;
-                serve_connection(connection, client).await;
+                serve_connection(connection, client, programs).await;
             });
         }
     }
 }
 
-async fn serve_connection(connection: PeerConnection, client: Client) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let client = client.clone();
-        async move { Ok::<_, Infallible>(respond(&client, request).await) }
+async fn serve_connection(connection: PeerConnection, client: Client, programs: Arc<Programs>) {
+    let work = UpgradedWork::default();
+    let service = service_fn(|request: Request<Incoming>| {
+        let (client, programs, work) = (client.clone(), Arc::clone(&programs), Arc::clone(&work));
+        async move { Ok::<_, Infallible>(respond(&client, &programs, work, request).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_SIZE)
-        .serve_connection(TokioIo::new(connection), service);
+        .serve_connection(TokioIo::new(connection), service)
+        .with_upgrades();
     if let Err(error) = served.await {
         tracing::debug!(%error, "a connection of the Docker API failed");
     }
+    let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(work) = work {
+        work.await;
+    }
 }
 
-async fn respond(client: &Client, request: Request<Incoming>) -> DockerResponse {
+async fn respond(
+    client: &Client,
+    programs: &Arc<Programs>,
+    work: UpgradedWork,
+    request: Request<Incoming>,
+) -> DockerResponse {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let answered = async { router::answer(client, &DockerRequest::read(request).await?).await };
+    let answered = async {
+        let request = DockerRequest::read(request, work).await?;
+        router::answer(client, programs, &request).await
+    };
     let mut response = answered.await.unwrap_or_else(|error| {
         tracing::debug!(%method, path, status = error.status.as_u16(), "a request of the Docker API was refused");
         response::error(&error)

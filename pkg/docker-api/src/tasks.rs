@@ -7,6 +7,7 @@ use warren_client::{Client, TaskFilter};
 use warren_proto::v1;
 use warren_types::{ServiceId, TaskId, TaskSpec};
 
+use crate::containers;
 use crate::docker_error::DockerError;
 use crate::filters::Filters;
 use crate::object_ids::{ObjectIds, id_of};
@@ -37,7 +38,7 @@ pub fn docker_id(task_id: &str) -> String {
 }
 
 /// The task that an id of [`docker_id`] means; `None` for any other text.
-fn warren_id(docker_id: &str) -> Option<TaskId> {
+pub fn warren_id(docker_id: &str) -> Option<TaskId> {
     let end = docker_id.len().checked_sub(SERVICE_DIGITS).filter(|end| *end >= NUMBER_DIGITS)?;
     let (number, service) = docker_id.split_at_checked(end)?;
     let service: ServiceId = service.parse().ok()?;
@@ -128,7 +129,7 @@ async fn of_services_and_nodes(client: &Client, filters: &Filters) -> Result<Vec
 }
 
 /// As Docker's CLI makes it: `web.2`, or the node of a task of a global service.
-fn name_of(task: &v1::Task) -> String {
+pub fn name_of(task: &v1::Task) -> String {
     match task.bound_to.as_str() {
         "" => format!("{}.{}", task.service_name, task.slot),
         node => format!("{}.{node}", task.service_name),
@@ -183,7 +184,7 @@ fn json(task: &v1::Task, ids: &ObjectIds) -> Result<Value, DockerError> {
     let status = json!({
         "Timestamp": time(task.state_since), "State": state(task), "Message": message(task),
         "Err": if is_failed { task.reason.as_str() } else { "" },
-        "ContainerStatus": {"ContainerID": task.id, "PID": 0, "ExitCode": exit_code},
+        "ContainerStatus": {"ContainerID": containers::container_id(&task.id), "PID": 0, "ExitCode": exit_code},
         "PortStatus": {"Ports": host_ports(task)},
     });
     let shown = json!({
@@ -201,7 +202,7 @@ fn message(task: &v1::Task) -> &str {
 }
 
 /// The ports that its node opens for its tasks.
-fn host_ports(task: &v1::Task) -> Vec<Value> {
+pub fn host_ports(task: &v1::Task) -> Vec<Value> {
     let of_host = task.ports.iter().filter(|port| port.mode() == v1::PublishMode::Host);
     let shown = of_host.map(|port| {
         let protocol = match port.protocol() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rcgen::{DistinguishedName, DnType, ExtendedKeyUsagePurpose};
 use sha2::{Digest, Sha256};
-use warren_types::{Id, NodeId, NodeRole, PublicKeyHash};
+use warren_types::{Id, Node, NodeId, NodeRole, PublicKeyHash};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::{
@@ -181,6 +181,11 @@ impl Identity {
     /// copy of the CA's key signs certificates with any id, but these are not for the key of another.
     pub fn is_of_key(&self, key: &PublicKeyHash) -> bool {
         self.id.parse().is_ok_and(|id: NodeId| id == id_of(key))
+    }
+
+    /// Whether the node has this key: the one that is listed, or the one from which its id is derived.
+    pub fn is_of_node(&self, node: &Node, key: &PublicKeyHash) -> bool {
+        node.key.as_ref().map_or_else(|| self.is_of_key(key), |listed| listed == key)
     }
 
     pub(crate) fn subject(&self) -> DistinguishedName {

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::spec::validate_labels;
 use crate::{
     BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
-    NodeVerification, Placement, PublishedPort, Resources, SecretObjectVersion, ServiceId, ServiceSpec,
-    Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, Violations, VolumeName,
-    WireGuardKey,
+    NodeVerification, Placement, PublicKeyHash, PublishedPort, Resources, SecretObjectVersion, ServiceId,
+    ServiceSpec, Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, Violations,
+    VolumeName, WireGuardKey,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.
@@ -266,6 +266,8 @@ pub struct Node {
     pub manager: Option<MemberId>,
     /// How far its verification is; `None` while the cluster verifies no nodes.
     pub verification: Option<Arc<NodeVerification>>,
+    /// The key of its agent; `None` if the id is derived from it.
+    pub key: Option<PublicKeyHash>,
 }
 
 /// What an agent reports about its host.

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
@@ -74,7 +75,11 @@ impl WireGuardControl {
             let peer = getsockopt(self.stream.get_ref(), sockopt::PeerCredentials)?;
             kill(Pid::from_raw(peer.pid()), Signal::SIGTERM)
         };
-        stop().map_err(|errno| failed("stop", &self.path, errno.into()))?;
+        match stop() {
+            // Its device was removed, and it has ended.
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => return Err(failed("stop", &self.path, errno.into())),
+        }
         // The kernel closes the connection when the process ends.
         match io::copy(&mut self.stream, &mut io::sink()) {
             Err(source) if source.kind() != io::ErrorKind::ConnectionReset => {

@@ -21,7 +21,7 @@ wire_structs! {
     Network as StoredNetwork { id, name, version, created_at, labels, internal, number };
     Node as StoredNode {
         id, name, version, created_at, description, subnets, status, status_since, session, assignment_index, role,
-        labels, availability, conditions, manager_member_id: manager, taints, verification,
+        labels, availability, conditions, manager_member_id: manager, taints, verification, key,
         number by number_or_zero
     } beside address_cursor;
     RolloutFailure as RolloutFailure { revision, task_id: task, slot, reason, at, outcome };

@@ -181,7 +181,7 @@ impl WriteCall {
                 at,
             },
             (_, WriteKind::Remove) => Command::RemoveSecretObject { id: content, at },
-            _ => Command::UpdateSecretObject { id: content, version, content: sealed(self.value), at },
+            _ => Command::UpdateSecretObject { id: content, version, data: sealed(self.value), at },
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::display;
 use crate::observed_task::{ContainerState, Freshness, ImageState, ObservedTask, PortState, ResourceState};
 use crate::step::resolved_digest;
 
-/// The current report of a task. `wanted` is `None` when the task is not assigned any more.
+/// The current report of a task. `desired` is `None` when the task is not assigned any more.
 pub fn build_report(task: TaskId, desired: Option<&TaskAssignment>, observed: &ObservedTask) -> TaskReport {
     let stopping = desired.is_none_or(|expected| expected.desired > DesiredTaskState::Running);
     let (state, since) = task_state(desired, observed, stopping);
@@ -31,9 +31,9 @@ pub fn build_report(task: TaskId, desired: Option<&TaskAssignment>, observed: &O
         exit: last_exit(observed),
         removed: stopping
             && is_fully_removed(observed)
-            && desired.is_none_or(|wanted| wanted.desired == DesiredTaskState::Remove),
+            && desired.is_none_or(|desired| desired.desired == DesiredTaskState::Remove),
         next_attempt: if stopping { None } else { next_attempt(observed) },
-        image: if stopping { None } else { desired.and_then(|wanted| unresolved_image(wanted, observed)) },
+        image: if stopping { None } else { desired.and_then(|desired| unresolved_image(desired, observed)) },
         health,
     }
 }

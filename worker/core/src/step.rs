@@ -32,7 +32,7 @@ pub enum NextStep {
     Settled,
 }
 
-/// The next action for one task. `wanted` is `None` when the task is not assigned any more: it is removed.
+/// The next action for one task. `desired` is `None` when the task is not assigned any more: it is removed.
 /// Without a change, a repeated call returns the same result.
 pub fn step(desired: Option<&TaskAssignment>, found: &ObservedTask, now: Timestamp) -> NextStep {
     if found.freshness != Freshness::Fresh {

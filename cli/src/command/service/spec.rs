@@ -169,12 +169,12 @@ impl SpecDraft {
     }
 
     fn scale(&mut self, args: &ScaleFlags) {
-        let ScaleFlags { replicas: wanted, max_per_node, per, bootstrap, endpoint_mode } = args;
+        let ScaleFlags { replicas: expected, max_per_node, per, bootstrap, endpoint_mode } = args;
         per.iter().for_each(|label| self.spec.per = Some(label.clone()));
         self.spec.bootstrap = bootstrap.unwrap_or(self.spec.bootstrap);
         self.spec.endpoint_mode = endpoint_mode.unwrap_or(self.spec.endpoint_mode);
         self.resets.set_optional("--max-per-node", max_per_node, &mut self.spec.placement.max_per_node);
-        let Some(expected) = wanted else { return };
+        let Some(expected) = expected else { return };
         match (self.spec.mode, replicas(expected.0)) {
             (ServiceMode::Replicated { .. }, Ok(replicas)) => {
                 self.spec.mode = ServiceMode::Replicated { replicas }

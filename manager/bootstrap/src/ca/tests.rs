@@ -8,7 +8,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// With an agent, as a hybrid manager has it.
 fn open(dir: &Path, create: bool, now: SystemTime) -> Result<ManagerKeys, CaError> {
     let keys = ManagerKeys::open(dir, create, now)?;
-    keys.ensure_agent(|| Ok(NodeId(new_id())), now)?;
+    keys.ensure_agent(|| Ok(None), now)?;
     Ok(keys)
 }
 
@@ -27,6 +27,8 @@ fn cluster_is_created_once_and_only_on_request() {
     assert_eq!(first.id, again.id);
     let manager = Credentials::load(&dir.path().join(MANAGER_FILE)).unwrap();
     assert!(manager.identity().is_of_key(&manager.key().public_hash().unwrap()), "others check that");
+    let node = agent(&first).credentials;
+    assert!(node.identity().is_of_key(&node.key().public_hash().unwrap()), "others check that");
     assert_eq!(agent(&first).id, agent(&again).id);
     assert_eq!(agent(&first).credentials.certificate_pem(), agent(&again).credentials.certificate_pem());
 }
@@ -235,7 +237,7 @@ fn name_is_reused_only_after_data_loss() {
     let node_of = |state: &State, own, name: &str, host: &str| {
         super::find_own_node(state, own, &name.parse().unwrap(), host).map_err(|error| error.to_string())
     };
-    let (seven, nine) = (Ok(NodeId(Id(7))), Ok(NodeId(Id(9))));
+    let (seven, nine) = (Ok(Some(NodeId(Id(7)))), Ok(Some(NodeId(Id(9)))));
     // A restored cluster may run on any machine.
     assert_eq!(node_of(&state, 1, "m1", "10.0.0.5"), seven);
     let role = NodeRole::Manager;
@@ -257,8 +259,7 @@ fn name_is_reused_only_after_data_loss() {
     let refused = node_of(&state, 2, "m2", "10.0.0.6").unwrap_err();
     assert!(refused.contains("10.0.0.2") && refused.contains("`warren node rm m2` first"), "{refused}");
     for new in ["w1", "m3"] {
-        let id = node_of(&state, 2, new, "10.0.0.6").unwrap();
-        assert!(state.node(&id).is_none(), "{new} takes nobody's place");
+        assert_eq!(node_of(&state, 2, new, "10.0.0.6"), Ok(None), "{new} takes nobody's place");
     }
     // The first machine lost its disk, and joined again as the replacement of its former manager.
     state.apply(1, 13, &join(23, "m1", "10.0.0.1"));

@@ -11,7 +11,7 @@ fn identity() -> CertificateIdentity {
 fn founder(dir: &Path) -> (ManagerKeys, MemberIdentity) {
     let now = std::time::SystemTime::now();
     let keys = ManagerKeys::open(dir, true, now).unwrap();
-    keys.ensure_agent(|| Ok(NodeId(warren_types::Id(7))), now).unwrap();
+    keys.ensure_agent(|| Ok(Some(NodeId(warren_types::Id(7)))), now).unwrap();
     let identity = MemberIdentity::founder(keys.identity());
     save_identity(dir, &identity).unwrap();
     (keys, identity)

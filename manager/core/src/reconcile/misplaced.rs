@@ -17,8 +17,7 @@ pub(super) fn misplaced_tasks(state: &State, service: &Service) -> BTreeSet<Task
     let placement = &service.revision.placement;
     let id = service.id;
     let mut misplaced = BTreeSet::new();
-    if placement.constraints.is_empty() && placement.max_per_node.is_none() && !per_value {
-        // Only a drain and taints can move them.
+    if !placement.may_exclude_nodes() && !per_value {
         let evicting = state.index().evicting_nodes.iter().filter(|node| state.has_task_on(&id, node));
         let nodes = evicting.filter_map(|node| state.node(node));
         for node in nodes.filter(|node| state.eligibility(service, node) == NodeEligibility::Excluded) {

@@ -20,7 +20,7 @@ use super::view::{NodeInfo, NodeSet};
 ///
 /// A limit that must hold even if the state changes between plan and apply, like memory, must also be checked
 /// when an assignment is applied (`state/apply/placement.rs`); a preference, like a constraint, need not.
-const FILTERS: [&dyn Filter; 11] = [
+const FILTERS: &[&dyn Filter] = &[
     &volumes::VolumeFilter,
     &status::StatusFilter,
     &availability::AvailabilityFilter,

@@ -38,7 +38,7 @@ pub(crate) struct NodeInfo<'a> {
     pub allocation: NodeAllocation,
     /// Live tasks of the current service, without those that are being replaced.
     pub service_tasks: u32,
-    /// All its live tasks.
+    /// All live tasks of the current service.
     pub live_tasks: u32,
     /// Recent failures of the current revision on this node, and its unhealthy tasks.
     pub failures: u32,

@@ -160,14 +160,15 @@ impl State {
             Command::SetAdministratorKey { member, key, .. } => {
                 member::set_administrator_key(self, entry, *member, *key)
             }
+            Command::SetNodeKey { id, key, .. } => node::set_key(self, entry, *id, *key),
             Command::JoinNode { hash, id, name, description, taints, .. } => {
                 token::join(self, entry, *hash, *id, name, (description, taints))
             }
-            Command::CreateSecretObject { id, kind, name, labels, data: content, .. } => {
-                secret_object::create(self, entry, *id, (*kind, name), labels, content)
+            Command::CreateSecretObject { id, kind, name, labels, data, .. } => {
+                secret_object::create(self, entry, *id, (*kind, name), labels, data)
             }
-            Command::UpdateSecretObject { id, version, content, .. } => {
-                secret_object::update(self, entry, *id, *version, content)
+            Command::UpdateSecretObject { id, version, data, .. } => {
+                secret_object::update(self, entry, *id, *version, data)
             }
             Command::RemoveSecretObject { id, .. } => secret_object::remove(self, entry, *id),
             Command::CreateVolume { id, name, driver, options, labels, node, reuse, .. } => {

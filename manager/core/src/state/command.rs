@@ -366,6 +366,15 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
+    /// A manager lists the key of its machine's agent, if the id of the node is not derived from it. Response: `Node`.
+    SetNodeKey {
+        /// The node.
+        id: NodeId,
+        /// The key.
+        key: PublicKeyHash,
+        /// Time of the command.
+        at: Timestamp,
+    },
     /// A host joins with a token, and uses it once. A node that exists already (its id is derived from its
     /// key, so it is the same host) does not use the token again. Response: `Node`.
     JoinNode {
@@ -418,7 +427,7 @@ pub enum Command {
         /// Only if the secret object still has this version.
         version: Option<u64>,
         /// The data of its new version.
-        content: SealedData,
+        data: SealedData,
         /// Time of the command.
         at: Timestamp,
     },

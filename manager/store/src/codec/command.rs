@@ -116,9 +116,10 @@ commands! {
     RemoveUser { id, at }
     LoginUser { hash, key, at }
     SetAdministratorKey { member_id: member, key, at }
+    SetNodeKey { id, key, at }
     JoinNode { hash, id, name, description, at, taints }
     CreateSecretObject { id, kind, name, labels, data, at }
-    UpdateSecretObject { id, version, data: content, at }
+    UpdateSecretObject { id, version, data, at }
     RemoveSecretObject { id, at }
     CreateVolume { id, name, driver, options, labels, node_id: node, at, reuse }
     DeleteVolume { id, at }

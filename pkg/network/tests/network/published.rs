@@ -138,6 +138,9 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
+/// After this time without an answer, an opening chunk is sent again.
+const RETRANSMISSION: std::time::Duration = std::time::Duration::from_secs(1);
+
 #[test]
 fn sctp_reaches_the_backend() {
     use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
@@ -149,7 +152,7 @@ fn sctp_reaches_the_backend() {
     let raw = || {
         let kind = (AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Sctp);
         let raw = std::net::UdpSocket::from(socket(kind.0, kind.1, kind.2, kind.3).unwrap());
-        raw.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+        raw.set_read_timeout(Some(RETRANSMISSION)).unwrap();
         raw
     };
     let receiver = task.run(raw);
@@ -157,13 +160,15 @@ fn sctp_reaches_the_backend() {
     packet.extend([1, 0, 0, 20, 1, 2, 3, 4, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1]);
     let checksum = crc32c(&packet).to_le_bytes();
     packet[8..12].copy_from_slice(&checksum);
-    lab.client.run(|| {
-        let sender = raw();
-        sender.connect((underlay(1), 0)).unwrap();
-        sender.send(&packet).unwrap();
-    });
+    let sender = lab.client.run(raw);
+    lab.client.run(|| sender.connect((underlay(1), 0)).unwrap());
     let mut received = [0; 128];
-    let length = uninterrupted(|| receiver.recv(&mut received)).unwrap();
+    let mut exchange = || {
+        sender.send(&packet).unwrap();
+        uninterrupted(|| receiver.recv(&mut received))
+    };
+    // A datagram may be lost, so that every sender repeats this chunk.
+    let length = (0..15).find_map(|_| exchange().ok()).expect("the chunk arrives");
     let sctp = &received[20..length];
     assert_eq!((&sctp[..2], &sctp[2..4]), (&5000_u16.to_be_bytes()[..], &80_u16.to_be_bytes()[..]));
     assert_eq!(&received[12..16], &CLIENT.octets());

@@ -36,6 +36,14 @@ pub struct Placement {
     pub preferences: Vec<PlacementPreference>,
 }
 
+impl Placement {
+    /// Whether a change of a node's properties or of its tasks can exclude it, beside a drain and taints.
+    pub fn may_exclude_nodes(&self) -> bool {
+        let Self { constraints, tolerations: _, max_per_node, preferences: _ } = self;
+        !constraints.is_empty() || max_per_node.is_some()
+    }
+}
+
 /// A preference among the nodes that fit: `spread=node.labels.zone`. Stored and sent as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PlacementPreference {

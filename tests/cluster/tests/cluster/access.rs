@@ -11,11 +11,12 @@ use tonic_prost::ProstCodec;
 use warren_api::methods::{METHODS, RequiredRole};
 use warren_api::relayed_caller::CALLER_METADATA;
 use warren_client::NewToken;
+use warren_core::Command;
 use warren_proto::v1;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_security::{CertificateAuthority, Credentials, Identity, Role};
 use warren_testkit::wait::eventually_async;
-use warren_types::UserRole;
+use warren_types::{PublicKeyHash, Timestamp, UserRole};
 
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE};
 use crate::joining::{JoiningMachine, token};
@@ -31,9 +32,11 @@ enum Caller {
     /// A certificate of the CA with the id of a manager or of a worker that joined, for another key.
     ForgedManager,
     ForgedWorker,
+    /// The former agent of a node whose machine got another key.
+    FormerAgent,
 }
 
-const CALLERS: [Caller; 11] = [
+const CALLERS: [Caller; 12] = [
     Caller::Plain(CallerKind::Anonymous),
     Caller::User(UserRole::Viewer),
     Caller::User(UserRole::Operator),
@@ -45,6 +48,7 @@ const CALLERS: [Caller; 11] = [
     Caller::ForgedAdministrator,
     Caller::ForgedManager,
     Caller::ForgedWorker,
+    Caller::FormerAgent,
 ];
 
 /// A stream method that sends nothing until there is an event.
@@ -77,9 +81,11 @@ fn is_allowed(caller: Caller, need: RequiredRole) -> bool {
     match caller {
         Caller::User(role) => role >= least,
         Caller::Plain(kind) => kind == CallerKind::Local,
-        Caller::RemovedUser | Caller::ForgedAdministrator | Caller::ForgedManager | Caller::ForgedWorker => {
-            false
-        }
+        Caller::RemovedUser
+        | Caller::ForgedAdministrator
+        | Caller::ForgedManager
+        | Caller::ForgedWorker
+        | Caller::FormerAgent => false,
     }
 }
 
@@ -117,6 +123,14 @@ async fn channel(world: &ManagerFixture, caller: Caller) -> Channel {
             let worker = JoiningMachine::new("n2").join(world, &secret).await.unwrap();
             issue(Role::Worker, worker.identity().id())
         }
+        Caller::FormerAgent => {
+            let NewToken { secret, .. } = token(world, None, None).await;
+            let worker = JoiningMachine::new("n3").join(world, &secret).await.unwrap();
+            let (id, key) = (worker.identity().id().parse().unwrap(), PublicKeyHash([1; 32]));
+            let command = Command::SetNodeKey { id, key, at: Timestamp(1) };
+            world.manager().store().propose(command).await.unwrap();
+            worker
+        }
     };
     world.channel_as(Some(&credentials)).await
 }
@@ -131,7 +145,8 @@ async fn every_method_admits_exactly_its_callers() {
             | Caller::RemovedUser
             | Caller::ForgedAdministrator
             | Caller::ForgedManager
-            | Caller::ForgedWorker => Code::Unauthenticated,
+            | Caller::ForgedWorker
+            | Caller::FormerAgent => Code::Unauthenticated,
             Caller::Plain(_) | Caller::User(_) => Code::PermissionDenied,
         };
         for (path, need) in METHODS {

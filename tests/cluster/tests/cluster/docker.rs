@@ -1,6 +1,7 @@
 //! Docker's API on the socket of a real manager: raw HTTP, and the CLI of Docker.
 
 mod cli;
+mod containers;
 mod http;
 
 use std::time::Duration;
@@ -8,11 +9,65 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use warren_proto::v1;
+use warren_proto::v1::exec_task::Work;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 
 use crate::fixture::ManagerFixture;
-use crate::worker::ScriptedWorker;
+use crate::worker::{ScriptedStream, ScriptedWorker};
+
+/// Runs `cat`, which ends with the code 7, `sleep`, which writes nothing, and no other program. It has the file `/etc/motd`,
+/// and takes any archive.
+async fn exec(mut stream: ScriptedStream, work: Work) {
+    let command = match &work {
+        Work::Program(program) => program.command.first().map_or("", String::as_str),
+        _ => "",
+    };
+    if matches!(work, Work::Program(_)) && !matches!(command, "cat" | "sleep") {
+        let reason = v1::ExecFailureReason::CommandNotFound.into();
+        let message = format!("{command} is not in the image");
+        stream.send(Frame::ExecFailure(v1::ExecFailure { reason, field: String::new(), message })).await;
+        return stream.wait_closed().await;
+    }
+    if matches!(&work, Work::ReadFiles(read) if read.path != "/etc/motd") {
+        let reason = v1::ExecFailureReason::FileNotFound.into();
+        let message = "no such file".to_owned();
+        stream.send(Frame::ExecFailure(v1::ExecFailure { reason, field: String::new(), message })).await;
+        return stream.wait_closed().await;
+    }
+    stream.send(Frame::ProgramStarted(v1::StreamDone {})).await;
+    let code = match work {
+        Work::Program(_) if command == "sleep" => return stream.wait_closed().await,
+        Work::Program(_) => {
+            while let Ok(Some(Frame::Data(bytes))) = stream.receive().await {
+                stream.send(Frame::Data(bytes)).await;
+            }
+            stream.send(Frame::StderrData("the input ended".into())).await;
+            7
+        }
+        Work::ReadFiles(_) => {
+            stream.send(Frame::Data(motd().into())).await;
+            0
+        }
+        Work::WriteFiles(_) => {
+            let is_whole = stream.archive().await.is_some_and(|archive| archive == motd());
+            u32::from(!is_whole)
+        }
+        Work::Connect(_) => 1,
+    };
+    stream.send(Frame::ExitCode(code)).await;
+    stream.wait_closed().await;
+}
+
+/// An archive with the file `motd`.
+fn motd() -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o644);
+    header.set_size(5);
+    archive.append_data(&mut header, "motd", &b"hello"[..]).unwrap();
+    archive.into_inner().unwrap()
+}
 
 /// A worker that runs what it is assigned, whose tasks have written one line each, and which has no volumes. It ends
 /// with the test.
@@ -24,6 +79,10 @@ async fn run_worker(world: &ManagerFixture) -> JoinHandle<()> {
             let asked = timeout(Duration::from_millis(20), worker.next_stream_request()).await;
             let Ok(v1::OpenStream { stream_id, purpose, .. }) = asked else { continue };
             let stream = worker.attach_to(stream_id).await;
+            if let Some(Purpose::ExecTask(v1::ExecTask { work: Some(work), .. })) = purpose {
+                tokio::spawn(exec(stream, work));
+                continue;
+            }
             if let Some(Purpose::ReadLogs(_)) = purpose {
                 let line = v1::LogLine {
                     at_ns: 1_700_000_000_000_000_000,

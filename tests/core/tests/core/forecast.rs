@@ -125,7 +125,7 @@ fn new_data_of_a_secret_and_a_drained_node_replace_tasks() {
     cluster.service(1, with_secrets("web", 2, &["key"]));
     (0..3).for_each(|_| cluster.settle());
     let (id, at) = (secret_object_id(1), cluster.now);
-    let new_data = Command::UpdateSecretObject { id, version: None, content: sealed(2), at };
+    let new_data = Command::UpdateSecretObject { id, version: None, data: sealed(2), at };
     let replaced = forecast(&cluster, &[new_data]);
     assert_eq!((replaced.stops.len(), replaced.slots.iter().filter(|slot| slot.is_new).count()), (2, 2));
 

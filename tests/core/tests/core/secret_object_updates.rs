@@ -10,7 +10,7 @@ fn update(byte: u8) -> Command {
     Command::UpdateSecretObject {
         id: secret_object_id(1),
         version: None,
-        content: sealed(byte),
+        data: sealed(byte),
         at: Timestamp(0),
     }
 }

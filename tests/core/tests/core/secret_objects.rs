@@ -22,7 +22,7 @@ fn update(number: u128, version: Option<u64>, byte: u8) -> Command {
     Command::UpdateSecretObject {
         id: secret_object_id(number),
         version,
-        content: sealed(byte),
+        data: sealed(byte),
         at: Timestamp(0),
     }
 }
@@ -172,12 +172,8 @@ fn size_and_count_are_bounded() {
     assert!(world.refuse(labelled).starts_with("labels[\"a b\"]"));
     world.accept(secret(1, "key", 1));
     let large = of_size(MAX_SECRET_OBJECT_SIZE + 1, MAX_SECRET_OBJECT_SIZE + 40, 2);
-    let large = Command::UpdateSecretObject {
-        id: secret_object_id(1),
-        version: None,
-        content: large,
-        at: Timestamp(0),
-    };
+    let large =
+        Command::UpdateSecretObject { id: secret_object_id(1), version: None, data: large, at: Timestamp(0) };
     assert!(world.refuse(large).contains("more than 1048576"));
 }
 
@@ -202,7 +198,7 @@ fn total_size_is_bounded() {
     let larger = Command::UpdateSecretObject {
         id: secret_object_id(1),
         version: None,
-        content: sealed(2),
+        data: sealed(2),
         at: Timestamp(0),
     };
     assert_eq!(apply(&larger), full, "earlier versions count");

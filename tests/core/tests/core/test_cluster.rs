@@ -333,8 +333,8 @@ impl TestCluster {
 
     #[track_caller]
     pub fn update_secret(&mut self, number: u128, byte: u8) -> CommandResponse {
-        let (id, content, at) = (secret_object_id(number), sealed(byte), self.now);
-        self.accept(Command::UpdateSecretObject { id, version: None, content, at })
+        let (id, data, at) = (secret_object_id(number), sealed(byte), self.now);
+        self.accept(Command::UpdateSecretObject { id, version: None, data, at })
     }
 
     /// A volume without options.

@@ -119,7 +119,7 @@ impl ClientRequest {
                 Command::CreateSecretObject { id, kind, name, labels, data: content, at }
             }
             Self::UpdateSecret(id, version, byte) => {
-                Command::UpdateSecretObject { id, version: Some(version), content: sealed(byte), at }
+                Command::UpdateSecretObject { id, version: Some(version), data: sealed(byte), at }
             }
             Self::RemoveSecret(id) => Command::RemoveSecretObject { id, at },
             Self::CreateVolume(id, name, node) => {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use warren_types::spec::{validate_labels, validate_taints};
 use warren_types::{
     Availability, Health, MemberId, Node, NodeCondition, NodeDescription, NodeId, NodeName, NodeRole,
-    NodeStatus, NodeVerification, Taint, TaintSelector, Task, TaskId, TaskState, TaskStatus, Timestamp,
-    VerificationState, Violation, Violations,
+    NodeStatus, NodeVerification, PublicKeyHash, Taint, TaintSelector, Task, TaskId, TaskState, TaskStatus,
+    Timestamp, VerificationState, Violation, Violations,
 };
 
 use super::{ApplyContext, address, verification, volume};
@@ -87,6 +87,7 @@ fn add(
         conditions: BTreeSet::new(),
         manager: None,
         verification: None,
+        key: None,
     };
     if verification::is_enabled(state) {
         verification::set(&mut node, NodeVerification::new(VerificationState::Unverified, entry.now));
@@ -98,6 +99,25 @@ fn add(
     state.nodes.insert(id, node.clone());
     entry.changes.push(StateChange::Node(id));
     Ok(CommandResponse::Node(node))
+}
+
+/// Lists the key of the agent of a manager's machine.
+pub(super) fn set_key(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    id: NodeId,
+    key: PublicKeyHash,
+) -> Result<CommandResponse, Refusal> {
+    let known = state.nodes.get(&id).ok_or_else(|| Refusal::not_found(ObjectKind::Node, id))?;
+    if known.key == Some(key) {
+        return Ok(CommandResponse::Node(known.clone()));
+    }
+    state.update_node(id, |node| {
+        node.key = Some(key);
+        node.version = entry.index;
+    });
+    entry.changes.push(StateChange::Node(id));
+    node_response(state, id)
 }
 
 /// The node as it is.

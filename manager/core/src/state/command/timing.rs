@@ -47,7 +47,7 @@ timing! {
         CreateCluster UpdateCluster
         CreateService ScaleService UpdateService RollbackService ResumeRollout RemoveService
         RegisterNode UpdateNode RemoveNode JoinNode OpenSession SetNodeConditions RequestVerification
-        CreateToken RemoveToken CreateUser UpdateUser RemoveUser LoginUser SetAdministratorKey
+        CreateToken RemoveToken CreateUser UpdateUser RemoveUser LoginUser SetAdministratorKey SetNodeKey
         CreateSecretObject UpdateSecretObject RemoveSecretObject
         CreateVolume RemoveVolume DeleteVolume ReportVolumes
         CreateNetwork RemoveNetwork

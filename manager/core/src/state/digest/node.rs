@@ -31,6 +31,7 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
         conditions,
         manager,
         verification,
+        key,
     } = node;
     let [high, low] = halves(id.0);
     let status = match status {
@@ -64,7 +65,8 @@ pub(in crate::state) fn node(node: &Node) -> u64 {
     let known = extension(extension(known, 2, manager.unwrap_or(0)), 3, u64::from(*number));
     let known = extension(known, 4, list(subnets.iter().skip(1).map(net)));
     let known = extension(known, 5, list(taints.iter().map(|taint| text(&taint.to_string()))));
-    extension(known, 6, verification.as_deref().map_or(0, node_verification))
+    let known = extension(known, 6, verification.as_deref().map_or(0, node_verification));
+    extension(known, 7, key.map_or(0, |key| xxh3_64(&key.0)))
 }
 
 fn node_verification(verification: &NodeVerification) -> u64 {

@@ -5,9 +5,9 @@ use warren_types::strategies::service_specs;
 use warren_types::{
     Availability, BoxedDefault, Bytes, ClusterId, DesiredTaskState, FailureOutcome, MilliCpu, Node,
     NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
-    NodeVerification, PauseCause, Placement, Protocol, PublishMode, PublishedPort, Resources, RolloutFailure,
-    RolloutKind, SecretObjectId, SecretObjectKind, SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec,
-    TaskSpec, TaskState, Timestamp, VerificationState, WireGuardKey,
+    NodeVerification, PauseCause, Placement, Protocol, PublicKeyHash, PublishMode, PublishedPort, Resources,
+    RolloutFailure, RolloutKind, SecretObjectId, SecretObjectKind, SecretObjectVersion, ServiceId,
+    ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, VerificationState, WireGuardKey,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -141,6 +141,7 @@ fn a_node() -> Node {
         conditions: [].into(),
         manager: None,
         verification: None,
+        key: None,
     }
 }
 
@@ -313,6 +314,8 @@ fn every_node_field_changes_hash() {
         |n| n.conditions = NodeCondition::ALL.into(),
         |n| n.manager = Some(1),
         |n| n.manager = Some(2),
+        |n| n.key = Some(PublicKeyHash([1; 32])),
+        |n| n.key = Some(PublicKeyHash([2; 32])),
         |n| n.verification = verification(|_| {}),
         |n| n.verification = verification(|v| v.state = VerificationState::Pending),
         |n| n.verification = verification(|v| v.state = VerificationState::InProgress),

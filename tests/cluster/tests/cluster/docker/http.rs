@@ -15,15 +15,15 @@ use super::run_worker;
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description, rollout_completed};
 use crate::worker::ScriptedWorker;
 
-struct DockerClient {
-    socket: PathBuf,
+pub struct DockerClient {
+    pub socket: PathBuf,
 }
 
 #[derive(Debug)]
-struct DockerReply {
-    status: u16,
-    head: String,
-    body: Vec<u8>,
+pub struct DockerReply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
 }
 
 impl DockerReply {
@@ -33,7 +33,7 @@ impl DockerReply {
 
     /// The message of an error with this status.
     #[track_caller]
-    fn refused(&self, status: u16) -> String {
+    pub fn refused(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         self.json()["message"].as_str().expect("an error has a message").to_owned()
     }
@@ -41,7 +41,7 @@ impl DockerReply {
 
 impl DockerClient {
     /// Sends bytes and reads the response to its end.
-    async fn exchange(&self, request: &[u8]) -> DockerReply {
+    pub async fn exchange(&self, request: &[u8]) -> DockerReply {
         let mut stream = UnixStream::connect(&self.socket).await.unwrap();
         // A server that refuses a long request need not read all of it.
         let _ = stream.write_all(request).await;
@@ -54,7 +54,7 @@ impl DockerClient {
     }
 
     /// Of HTTP/1.0: streams are not in chunks, and the connection ends with the response.
-    async fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> DockerReply {
+    pub async fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> DockerReply {
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -62,20 +62,20 @@ impl DockerClient {
         self.exchange(&[head.as_bytes(), body].concat()).await
     }
 
-    async fn call(&self, method: &str, path: &str, body: Option<Value>) -> DockerReply {
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> DockerReply {
         let body = body.map(|body| body.to_string()).unwrap_or_default();
         self.send(method, path, "application/json", body.as_bytes()).await
     }
 
     /// The JSON of a response with success.
-    async fn get(&self, path: &str) -> Value {
+    pub async fn get(&self, path: &str) -> Value {
         let response = self.call("GET", path, None).await;
         assert_eq!(response.status, 200, "{path}: {}", String::from_utf8_lossy(&response.body));
         response.json()
     }
 
     /// Sends JSON, and returns that of the response if there is any.
-    async fn post(&self, path: &str, body: Value) -> Value {
+    pub async fn post(&self, path: &str, body: Value) -> Value {
         let response = self.call("POST", path, Some(body)).await;
         assert!(response.status < 300, "{path}: {}", String::from_utf8_lossy(&response.body));
         if response.body.is_empty() { Value::Null } else { response.json() }
@@ -87,7 +87,7 @@ impl DockerClient {
     }
 }
 
-async fn world() -> (ManagerFixture, DockerClient) {
+pub async fn world() -> (ManagerFixture, DockerClient) {
     let world = ManagerFixture::new().await;
     let socket = world.docker_socket();
     (world, DockerClient { socket })
@@ -121,6 +121,7 @@ async fn clients_negotiate_and_errors_have_the_form_of_docker() {
     assert!(docker.call("GET", "/v1.23/info", None).await.refused(400).contains("is too old"));
     docker.call("GET", "/nothing", None).await.refused(404);
     docker.call("GET", "/containers/web/json", None).await.refused(404);
+    docker.call("POST", "/containers/create", None).await.refused(501);
     docker.call("POST", "/build", None).await.refused(501);
     assert!(
         docker

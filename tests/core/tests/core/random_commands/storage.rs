@@ -53,7 +53,7 @@ pub fn command() -> impl Strategy<Value = Command> {
             Command::CreateSecretObject { id, kind, name, labels, data: content, at }
         }),
         3 => (content(), version(), bytes(), time())
-            .prop_map(|(id, version, content, at)| Command::UpdateSecretObject { id, version, content, at }),
+            .prop_map(|(id, version, data, at)| Command::UpdateSecretObject { id, version, data, at }),
         1 => (content(), time()).prop_map(|(id, at)| Command::RemoveSecretObject { id, at }),
         2 => (volume(), volume_name(), any::<bool>(), prop::option::of(node()), any::<bool>(), time()).prop_map(
             |(id, name, owned, node, reuse, at)| {

@@ -19,8 +19,8 @@ impl FuzzInput<'_> {
                 Command::CreateSecretObject { id, kind, name, labels, data: self.sealed()?, at }
             }
             1 => {
-                let (id, version, content) = (self.secret_object_id()?, self.version()?, self.sealed()?);
-                Command::UpdateSecretObject { id, version, content, at }
+                let (id, version, data) = (self.secret_object_id()?, self.version()?, self.sealed()?);
+                Command::UpdateSecretObject { id, version, data, at }
             }
             2 => Command::RemoveSecretObject { id: self.secret_object_id()?, at },
             3 => {

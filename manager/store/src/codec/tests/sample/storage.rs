@@ -65,12 +65,7 @@ fn secret_objects() -> Vec<(&'static str, Command)> {
         ("create_credential", create(22, SecretObjectKind::Credential, "ghcr.io:443", 3)),
         (
             "update_content",
-            Command::UpdateSecretObject {
-                id: id(20),
-                version: Some(9),
-                content: sealed(4),
-                at: Timestamp(151),
-            },
+            Command::UpdateSecretObject { id: id(20), version: Some(9), data: sealed(4), at: Timestamp(151) },
         ),
         ("create_config_to_remove", create(23, SecretObjectKind::Config, "old", 5)),
         ("remove_content", Command::RemoveSecretObject { id: id(23), at }),

@@ -1,0 +1,505 @@
+//! `/containers`: the tasks of all nodes that have, or had, a container.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream;
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+use tokio::time::sleep;
+use tonic::Code;
+use warren_client::{Client, Error, TaskFilter};
+use warren_proto::v1;
+use warren_types::{Id, ServiceId, TaskId, TaskSpec};
+
+use crate::docker_error::DockerError;
+use crate::object_ids::{ObjectIds, id_of};
+use crate::request::DockerRequest;
+use crate::response::{self, Answer, BodyError, empty, joined, ok, time};
+use crate::services::to_value;
+use crate::system::now_ms;
+use crate::{logs, spec, tasks};
+
+const FILTERS: [&str; 11] =
+    ["ancestor", "exited", "health", "id", "is-task", "label", "name", "network", "node", "status", "volume"];
+/// The least number of digits of a prefix of an id.
+const MIN_PREFIX: usize = 6;
+/// Time between two statistics.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// The id of the container of a task: 64 hexadecimal digits, like Docker's. The first twelve, which clients show,
+/// are of its number and its service, and the last ones are its whole number.
+pub fn container_id(task_id: &str) -> String {
+    let Ok(TaskId { service, number }) = task_id.parse::<TaskId>() else { return task_id.to_owned() };
+    let (first, service) = (number & 0xff_ffff, { service.0.0 });
+    format!("{first:06x}{service:032x}{number:026x}")
+}
+
+/// The task of a whole id.
+fn task_of(container_id: &str) -> Option<TaskId> {
+    let is_id = container_id.len() == 64 && container_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let service = u128::from_str_radix(container_id.get(6..38).filter(|_| is_id)?, 16).ok()?;
+    let number = u64::from_str_radix(container_id.get(38..)?, 16).ok()?;
+    Some(TaskId { service: ServiceId(Id(service)), number })
+}
+
+/// The task whose container has this id, prefix of an id, or name: `web.1.ID`, or `web.1` for the newest one.
+pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerError> {
+    let reference = reference.trim_start_matches('/');
+    let missing = || DockerError::not_found(format!("No such container: {reference}"));
+    let get = async |task: &str| match client.tasks().get(task).await {
+        Err(Error::Refused { problem }) if matches!(problem.code, Code::NotFound | Code::InvalidArgument) => {
+            Err(missing())
+        }
+        other => Ok(other?),
+    };
+    if let Some(task) = task_of(reference) {
+        return get(&task.to_string()).await;
+    }
+    let suffix = reference.rsplit_once('.').and_then(|(_, suffix)| tasks::warren_id(suffix));
+    if let Some(task) = suffix {
+        return get(&task.to_string()).await;
+    }
+    let is_prefix = reference.len() >= MIN_PREFIX && reference.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_prefix {
+        let mut all = client.tasks().list(TaskFilter::default()).await?;
+        all.retain(|task| container_id(&task.id).starts_with(reference));
+        return match all.as_slice() {
+            [task] => Ok(task.clone()),
+            [] => Err(missing()),
+            _ => {
+                let message = format!("{reference} is ambiguous: {} containers have such ids", all.len());
+                Err(DockerError::invalid(message))
+            }
+        };
+    }
+    // Any other name is of another kind of object: a service, for example.
+    if reference.contains('.') { get(reference).await } else { Err(missing()) }
+}
+
+/// It runs, and its node is not lost.
+pub fn is_running(task: &v1::Task) -> bool {
+    task.state() == v1::TaskState::Running && task.lost_since.is_none() && !task.removed
+}
+
+/// `GET /containers/json`.
+pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
+    let filters = request.filters(&FILTERS)?;
+    if request.flag("size") {
+        return Err(DockerError::unsupported("size: the sizes of containers are not measured"));
+    }
+    let limit = match request.text("limit") {
+        None => 0,
+        Some(text) => text.parse::<i64>().map_err(|_| DockerError::invalid("limit: it is not a number"))?,
+    };
+    let (task_api, ids) = (client.tasks(), ObjectIds::read(client));
+    let (mut all, ids) = futures::try_join!(task_api.list(TaskFilter::default()), ids)?;
+    let is_every = request.flag("all") || limit > 0 || filters.values("status").is_some();
+    all.retain(|task| !task.node_id.is_empty() && !task.removed && (is_every || is_running(task)));
+    let mut shown = Vec::new();
+    for task in &all {
+        let view = ContainerView::new(task)?;
+        let image = view.spec.image.to_string();
+        let has_network = |name: &str| {
+            let attachments = view.spec.network.attachments();
+            let is_named = |network: &str| network == name || id_of(&ids.networks, network) == name;
+            attachments.iter().any(|attachment| is_named(attachment.network.as_str()))
+        };
+        let exit_code = task.exit.as_ref().map(|exit| exit.code.to_string());
+        let mounts = || view.mounts().into_iter();
+        let is_mounted =
+            |volume: &str| mounts().any(|it| it["Name"] == volume || it["Destination"] == volume);
+        let is_accepted = filters.any("id", |id| container_id(&task.id).starts_with(id))
+            && (filters.name_part(&view.name) || filters.name_part(&format!("/{}", view.name)))
+            && filters.any("status", |status| status == view.status())
+            && filters.any("health", |health| health == view.health())
+            && filters.any("ancestor", |wanted| image == wanted || image.starts_with(&format!("{wanted}:")))
+            && filters.any("is-task", |wanted| matches!(wanted, "true" | "1"))
+            && filters.any("node", |node| task.node_name == node || task.node_id.starts_with(node))
+            && filters.any("network", has_network)
+            && filters.any("volume", is_mounted)
+            && filters.any("exited", |code| view.status() == "exited" && exit_code.as_deref() == Some(code))
+            && filters.labels("label", |key| view.labels.get(key));
+        if is_accepted {
+            shown.push((task.created_at, view.summary(&ids)));
+        }
+    }
+    shown.sort_by_key(|(created_at, _)| std::cmp::Reverse(*created_at));
+    if let Ok(limit @ 1..) = usize::try_from(limit) {
+        shown.truncate(limit);
+    }
+    ok(&shown.into_iter().map(|(_, one)| one).collect())
+}
+
+/// `GET /containers/ID/json`.
+pub async fn inspect(client: &Client, reference: &str) -> Answer {
+    let task = find(client, reference).await?;
+    let ids = ObjectIds::read(client).await?;
+    ok(&ContainerView::new(&task)?.details(&ids))
+}
+
+/// `GET /containers/ID/logs`.
+pub async fn logs(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let task = find(client, reference).await?;
+    logs::read_task(client, task, request).await
+}
+
+/// `POST /containers/ID/restart`: a new task takes the place of this one.
+pub async fn restart(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    if request.text("t").is_some() || request.text("signal").is_some() {
+        let message = "a task stops as its service says: set `--stop-grace-period` and `--stop-signal` there";
+        return Err(DockerError::invalid(message));
+    }
+    let task = find(client, reference).await?;
+    client.tasks().restart(&task.id).await?;
+    empty(StatusCode::NO_CONTENT)
+}
+
+/// What Docker shows of a task as a container.
+struct ContainerView<'a> {
+    task: &'a v1::Task,
+    spec: TaskSpec,
+    name: String,
+    labels: BTreeMap<String, String>,
+}
+
+impl<'a> ContainerView<'a> {
+    fn new(task: &'a v1::Task) -> Result<Self, DockerError> {
+        let spec = TaskSpec::try_from(task.spec.clone().unwrap_or_default())?;
+        let id = tasks::docker_id(&task.id);
+        let name = format!("{}.{id}", tasks::name_of(task));
+        let mut labels = spec.container_labels.clone();
+        let own = [
+            ("node.id", task.node_id.as_str()),
+            ("service.id", &task.service_id),
+            ("service.name", &task.service_name),
+            ("task", ""),
+            ("task.id", &id),
+            ("task.name", &name),
+        ];
+        labels.extend(own.map(|(key, value)| (format!("com.docker.swarm.{key}"), value.to_owned())));
+        Ok(Self { task, spec, name, labels })
+    }
+
+    fn status(&self) -> &'static str {
+        match self.task.state() {
+            _ if self.task.lost_since.is_some() => "dead",
+            v1::TaskState::Running => "running",
+            v1::TaskState::Complete
+            | v1::TaskState::Shutdown
+            | v1::TaskState::Failed
+            | v1::TaskState::Rejected => "exited",
+            _ => "created",
+        }
+    }
+
+    fn health(&self) -> &'static str {
+        match self.task.health() {
+            v1::Health::None => "none",
+            v1::Health::Starting => "starting",
+            v1::Health::Healthy => "healthy",
+            v1::Health::Unhealthy => "unhealthy",
+        }
+    }
+
+    fn exit_code(&self) -> i32 {
+        self.task.exit.as_ref().map_or(0, |exit| exit.code)
+    }
+
+    /// `Up 3 minutes (healthy)`.
+    fn status_text(&self) -> String {
+        let since = human_duration(now_ms().saturating_sub(self.task.state_since));
+        match (self.status(), self.health()) {
+            ("running", "none") => format!("Up {since}"),
+            ("running", "starting") => format!("Up {since} (health: starting)"),
+            ("running", health) => format!("Up {since} ({health})"),
+            ("exited", _) => format!("Exited ({}) {since} ago", self.exit_code()),
+            ("dead", _) => format!("Dead (its node is lost, {since})"),
+            _ => "Created".to_owned(),
+        }
+    }
+
+    /// The words that the image does not give.
+    fn words(&self) -> Vec<&str> {
+        let parts = [&self.spec.command, &self.spec.args];
+        parts.into_iter().flatten().flatten().map(String::as_str).collect()
+    }
+
+    fn mounts(&self) -> Vec<Value> {
+        let container = spec::task_to_docker(&self.spec, &ObjectIds::default()).container_spec;
+        let mounts = to_value(&container.and_then(|container| container.mounts));
+        let shown = mounts.as_array().into_iter().flatten().map(|mount| {
+            json!({
+                "Type": mount["Type"], "Name": mount["Source"], "Source": mount["Source"],
+                "Destination": mount["Target"], "Driver": "local", "Mode": "z",
+                "RW": mount["ReadOnly"] != json!(true), "Propagation": "",
+            })
+        });
+        shown.collect()
+    }
+
+    fn networks(&self, ids: &ObjectIds) -> Map<String, Value> {
+        let attachments = self.spec.network.attachments();
+        let shown = attachments.iter().map(|attachment| {
+            let name = attachment.network.as_str();
+            let settings = json!({
+                "NetworkID": id_of(&ids.networks, name), "IPAddress": self.task.address, "IPPrefixLen": 32,
+                "Gateway": "", "MacAddress": "", "EndpointID": "", "Aliases": null, "Links": null,
+                "IPAMConfig": null, "GlobalIPv6Address": "", "GlobalIPv6PrefixLen": 0, "IPv6Gateway": "",
+            });
+            (name.to_owned(), settings)
+        });
+        shown.collect()
+    }
+
+    fn network_mode(&self, ids: &ObjectIds) -> String {
+        self.networks(ids).keys().next().cloned().unwrap_or_else(|| "host".to_owned())
+    }
+
+    /// As in lists.
+    fn summary(&self, ids: &ObjectIds) -> Value {
+        let Self { task, spec, name, labels } = self;
+        let ports = tasks::host_ports(task).into_iter().map(|port| {
+            json!({
+                "IP": "0.0.0.0", "PrivatePort": port["TargetPort"], "PublicPort": port["PublishedPort"],
+                "Type": port["Protocol"],
+            })
+        });
+        json!({
+            "Id": container_id(&task.id), "Names": [format!("/{name}")], "Image": spec.image.to_string(),
+            "ImageID": task.digest, "Command": self.words().join(" "), "Created": task.created_at / 1000,
+            "Ports": ports.collect::<Vec<_>>(), "Labels": labels, "State": self.status(),
+            "Status": self.status_text(), "HostConfig": {"NetworkMode": self.network_mode(ids)},
+            "NetworkSettings": {"Networks": self.networks(ids)}, "Mounts": self.mounts(),
+        })
+    }
+
+    /// As of one container.
+    fn details(&self, ids: &ObjectIds) -> Value {
+        let Self { task, spec, name, labels } = self;
+        let docker = spec::task_to_docker(spec, ids);
+        let container = docker.container_spec.unwrap_or_default();
+        let words = self.words();
+        let (path, arguments) = words.split_first().map_or(("", &[][..]), |(first, rest)| (*first, rest));
+        let is_exited = self.status() == "exited";
+        let never = "0001-01-01T00:00:00Z".to_owned();
+        let finished = if is_exited { time(task.state_since) } else { never.clone() };
+        let started = match self.status() {
+            "running" => time(task.state_since),
+            "exited" => time(task.created_at),
+            _ => never,
+        };
+        let mut state = json!({
+            "Status": self.status(), "Running": is_running(task), "Paused": false, "Restarting": false,
+            "OOMKilled": task.exit.as_ref().is_some_and(|exit| exit.out_of_memory), "Dead": false, "Pid": 0,
+            "ExitCode": self.exit_code(), "Error": if is_exited { task.reason.as_str() } else { "" },
+            "StartedAt": started, "FinishedAt": finished,
+        });
+        if self.health() != "none" {
+            let results = task.checks.iter().map(|check| {
+                let end = check.at + check.duration_us / 1000;
+                json!({
+                    "Start": time(check.at), "End": time(end), "ExitCode": u8::from(!check.ok),
+                    "Output": check.output,
+                })
+            });
+            let failing = task.checks.iter().rev().take_while(|check| !check.ok).count();
+            let log: Vec<Value> = results.collect();
+            state = joined(
+                state,
+                json!({"Health": {"Status": self.health(), "FailingStreak": failing, "Log": log}}),
+            );
+        }
+        let limits = &spec.limits;
+        let host = json!({
+            "NetworkMode": self.network_mode(ids), "LogConfig": {"Type": "json-file", "Config": {}},
+            "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}, "AutoRemove": false, "Binds": null,
+            "PortBindings": {}, "Privileged": spec.privileged, "ReadonlyRootfs": spec.read_only,
+            "CapAdd": container.capability_add, "CapDrop": container.capability_drop,
+            "Memory": limits.memory.map_or(0, |memory| memory.0),
+            "NanoCpus": limits.cpu.map_or(0, |cpu| cpu.0.saturating_mul(1_000_000)), "Init": spec.init,
+            "OomScoreAdj": spec.oom_score_adj.unwrap_or(0), "PidsLimit": limits.pids.unwrap_or(0),
+            "Sysctls": spec.sysctls, "ShmSize": spec.shm_size.map_or(0, |size| size.0), "Runtime": "runc",
+        });
+        let config = json!({
+            "Hostname": spec.hostname, "User": container.user.unwrap_or_default(), "Tty": spec.tty,
+            "OpenStdin": false, "AttachStdin": false, "AttachStdout": false, "AttachStderr": false,
+            "Env": container.env.unwrap_or_default(), "Cmd": spec.args, "Entrypoint": spec.command,
+            "Image": spec.image.to_string(), "WorkingDir": container.dir.unwrap_or_default(), "Labels": labels,
+            "Volumes": null, "StopSignal": container.stop_signal,
+        });
+        json!({
+            "Id": container_id(&task.id), "Created": time(task.created_at), "Path": path, "Args": arguments,
+            "State": state, "Image": task.digest, "Name": format!("/{name}"), "RestartCount": 0,
+            "Driver": "overlayfs", "Platform": "linux", "ResolvConfPath": "", "HostnamePath": "", "HostsPath": "",
+            "LogPath": "", "MountLabel": "", "ProcessLabel": "", "AppArmorProfile": "", "ExecIDs": null,
+            "HostConfig": host, "GraphDriver": {"Name": "overlayfs", "Data": null}, "Mounts": self.mounts(),
+            "Config": config, "Node": {"ID": task.node_id, "Name": task.node_name},
+            "NetworkSettings": {
+                "Networks": self.networks(ids), "Ports": {}, "IPAddress": task.address, "SandboxID": "",
+            },
+        })
+    }
+}
+
+/// `GET /containers/ID/stats`.
+pub async fn stats(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let task = find(client, reference).await?;
+    if !is_running(&task) {
+        return Err(DockerError::new(StatusCode::CONFLICT, format!("container {reference} is not running")));
+    }
+    let node = client.nodes().get(&task.node_id).await?.description.unwrap_or_default();
+    let resources = node.resources.unwrap_or_default();
+    let limit =
+        task.spec.as_ref().and_then(|spec| spec.limits.as_ref()).and_then(|limits| limits.memory_bytes);
+    let usage = UsageCounters {
+        cpus: (resources.cpu_milli / 1000).max(1),
+        memory: limit.unwrap_or(resources.memory_bytes),
+        cpu_total: 0,
+        system_total: 0,
+    };
+    let is_stream = request.text("stream").is_none() || request.flag("stream");
+    if !is_stream {
+        let mut usage = usage;
+        return ok(&usage.next(&task));
+    }
+    let source = Some((client.clone(), task, usage, true));
+    let lines = stream::unfold(source, |source| async {
+        let (client, mut task, mut usage, is_first) = source?;
+        if !is_first {
+            sleep(STATS_INTERVAL).await;
+            task = match client.tasks().get(&task.id).await {
+                Ok(task) if is_running(&task) => task,
+                Ok(_) => return None,
+                Err(error) => return Some((Err(BodyError::other(error)), None)),
+            };
+        }
+        let line = Bytes::from(usage.next(&task).to_string() + "\n");
+        Some((Ok(line), Some((client, task, usage, false))))
+    });
+    Ok(response::stream("application/json", lines))
+}
+
+/// Nodes report the use of CPU as a rate over some seconds. Clients compute it from counters.
+struct UsageCounters {
+    cpus: u64,
+    /// The limit in bytes.
+    memory: u64,
+    /// Nanoseconds of the container and of all CPUs.
+    cpu_total: u64,
+    system_total: u64,
+}
+
+impl UsageCounters {
+    /// The statistics of the next second.
+    fn next(&mut self, task: &v1::Task) -> Value {
+        let usage = task.usage.unwrap_or_default();
+        let cpu = |total: u64, system: u64| {
+            json!({
+                "cpu_usage": {"total_usage": total, "usage_in_kernelmode": 0, "usage_in_usermode": total},
+                "system_cpu_usage": system, "online_cpus": self.cpus,
+                "throttling_data": {"periods": 0, "throttled_periods": 0, "throttled_time": 0},
+            })
+        };
+        let before = cpu(self.cpu_total, self.system_total);
+        let (cpu_total, system_total) = (
+            self.cpu_total.saturating_add(usage.cpu_milli.saturating_mul(NANOS_PER_SECOND / 1000)),
+            self.system_total.saturating_add(self.cpus.saturating_mul(NANOS_PER_SECOND)),
+        );
+        let now = cpu(cpu_total, system_total);
+        (self.cpu_total, self.system_total) = (cpu_total, system_total);
+        let io =
+            |operation: &str, bytes: u64| json!({"major": 0, "minor": 0, "op": operation, "value": bytes});
+        let at = now_ms();
+        json!({
+            "id": container_id(&task.id), "name": format!("/{}.{}", tasks::name_of(task), tasks::docker_id(&task.id)),
+            "read": time(at), "preread": time(at.saturating_sub(1000)), "num_procs": 0,
+            "pids_stats": {"current": usage.pids}, "cpu_stats": now, "precpu_stats": before,
+            "memory_stats": {"usage": usage.memory_bytes, "limit": self.memory, "stats": {}},
+            "networks": {"eth0": {
+                "rx_bytes": usage.received_bytes, "rx_packets": 0, "rx_errors": 0, "rx_dropped": 0,
+                "tx_bytes": usage.sent_bytes, "tx_packets": 0, "tx_errors": 0, "tx_dropped": 0,
+            }},
+            "blkio_stats": {"io_service_bytes_recursive": [
+                io("read", usage.read_bytes), io("write", usage.written_bytes),
+            ]},
+            "storage_stats": {},
+        })
+    }
+}
+
+/// A duration as Docker writes it: `About a minute`.
+fn human_duration(milliseconds: u64) -> String {
+    const DAY: u64 = 24;
+    let seconds = milliseconds / 1000;
+    let (minutes, hours) = (seconds / 60, (seconds + 1800) / 3600);
+    match seconds {
+        0 => return "Less than a second".to_owned(),
+        1 => return "1 second".to_owned(),
+        2..60 => return format!("{seconds} seconds"),
+        _ => {}
+    }
+    match (minutes, hours) {
+        (1, _) => "About a minute".to_owned(),
+        (2..60, _) => format!("{minutes} minutes"),
+        (_, 0 | 1) => "About an hour".to_owned(),
+        (_, 2..48) => format!("{hours} hours"),
+        _ if hours < 14 * DAY => format!("{} days", hours / DAY),
+        _ if hours < 60 * DAY => format!("{} weeks", hours / DAY / 7),
+        _ if hours < 730 * DAY => format!("{} months", hours / DAY / 30),
+        _ => format!("{} years", hours / DAY / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_look_like_those_of_docker_and_lead_back() {
+        for number in [1, 0xff_ffff, 0x100_0001, u64::MAX] {
+            let id = TaskId { service: ServiceId(Id(u128::MAX / 3)), number };
+            let container = container_id(&id.to_string());
+            assert_eq!((container.len(), task_of(&container)), (64, Some(id)), "{container}");
+        }
+        let of = |number| container_id(&TaskId { service: ServiceId(Id(7)), number }.to_string());
+        assert_ne!(of(1)[..12], of(2)[..12]);
+        for text in ["", "web.1", &"f".repeat(63), &"x".repeat(64)] {
+            assert_eq!(task_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_those_of_docker() {
+        for (seconds, expected) in [
+            (0, "Less than a second"),
+            (1, "1 second"),
+            (59, "59 seconds"),
+            (60, "About a minute"),
+            (180, "3 minutes"),
+            (3600, "About an hour"),
+            (7200, "2 hours"),
+            (3 * 86_400, "3 days"),
+            (21 * 86_400, "3 weeks"),
+            (90 * 86_400, "3 months"),
+            (800 * 86_400, "2 years"),
+        ] {
+            assert_eq!(human_duration(seconds * 1000), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn cpu_is_a_counter_at_the_reported_rate() {
+        let usage = v1::TaskUsage { cpu_milli: 500, ..Default::default() };
+        let task = v1::Task { usage: Some(usage), ..Default::default() };
+        let mut counters = UsageCounters { cpus: 2, memory: 1, cpu_total: 0, system_total: 0 };
+        counters.next(&task);
+        let second = counters.next(&task);
+        let at = |part: &str, field: &str| second[part].pointer(field).and_then(Value::as_u64).unwrap();
+        let cpu = at("cpu_stats", "/cpu_usage/total_usage") - at("precpu_stats", "/cpu_usage/total_usage");
+        let system = at("cpu_stats", "/system_cpu_usage") - at("precpu_stats", "/system_cpu_usage");
+        assert_eq!((cpu, system), (NANOS_PER_SECOND / 2, 2 * NANOS_PER_SECOND));
+    }
+}

@@ -1,0 +1,391 @@
+//! `/containers/ID/exec` and `/exec/ID`: programs in containers of tasks. Docker's clients first describe a program,
+//! then start it on a connection that becomes its input and output, and ask for its exit code at last.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use futures::stream;
+use hyper::StatusCode;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
+use hyper_util::rt::TokioIo;
+use rand::RngExt;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
+use warren_client::{
+    Client, Error, INPUT_CHUNK, ProgramControl, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram,
+};
+use warren_proto::status::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
+use warren_proto::v1;
+use warren_proto::v1::exec_target::Work;
+
+use crate::containers;
+use crate::docker_error::DockerError;
+use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
+use crate::request::DockerRequest;
+use crate::response::{self, Answer, BodyError, created, empty, ok};
+
+/// Maximum number of programs that are remembered; those that ended first are forgotten first.
+const MAX_PROGRAMS: usize = 1024;
+/// Exit codes of shells for a program that cannot be started.
+const NOT_FOUND: u32 = 127;
+const NOT_EXECUTABLE: u32 = 126;
+/// Exit code of a program whose end nobody knows.
+const LOST: u32 = 255;
+/// The size of a terminal before its client tells it, as columns and rows.
+const TERMINAL: (u32, u32) = (80, 24);
+
+/// The programs that clients of this socket described.
+#[derive(Debug, Default)]
+pub struct Programs {
+    known: Mutex<BTreeMap<String, Program>>,
+    /// Those that no client waits for.
+    detached: Mutex<JoinSet<()>>,
+}
+
+/// A program as a client described it.
+#[derive(Debug, Clone)]
+struct Program {
+    number: u64,
+    task: v1::Task,
+    request: CreateRequest,
+    state: ProgramState,
+}
+
+#[derive(Debug, Clone)]
+enum ProgramState {
+    Created,
+    Starting,
+    Running(ProgramControl),
+    Ended(u32),
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct CreateRequest {
+    attach_stdin: bool,
+    attach_stdout: bool,
+    attach_stderr: bool,
+    tty: bool,
+    privileged: bool,
+    env: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    user: String,
+    working_dir: String,
+    /// Rows and columns.
+    console_size: Option<[u32; 2]>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct StartRequest {
+    detach: bool,
+    /// Rows and columns.
+    console_size: Option<[u32; 2]>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Programs {
+    /// Remembers a program, and forgets the oldest one that does not run if there are too many.
+    fn add(&self, task: v1::Task, request: CreateRequest) -> Result<String, DockerError> {
+        let mut known = lock(&self.known);
+        if known.len() >= MAX_PROGRAMS {
+            let idle = |state: &ProgramState| matches!(state, ProgramState::Ended(_) | ProgramState::Created);
+            let candidates = known.iter().filter(|(_, program)| idle(&program.state));
+            let oldest = candidates.min_by_key(|(_, program)| program.number).map(|(id, _)| id.clone());
+            let full = || {
+                DockerError::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    format!("{MAX_PROGRAMS} programs run already on this socket"),
+                )
+            };
+            known.remove(&oldest.ok_or_else(full)?);
+        }
+        let id = format!("{:032x}{:032x}", rand::rng().random::<u128>(), rand::rng().random::<u128>());
+        let number = known.values().map(|program| program.number).max().map_or(0, |newest| newest + 1);
+        known.insert(id.clone(), Program { number, task, request, state: ProgramState::Created });
+        Ok(id)
+    }
+
+    fn get(&self, id: &str) -> Result<Program, DockerError> {
+        let known = lock(&self.known).get(id).cloned();
+        known.ok_or_else(|| no_such_program(id))
+    }
+
+    /// Takes a program for its only start.
+    fn begin(&self, id: &str) -> Result<Program, DockerError> {
+        let mut known = lock(&self.known);
+        let program = known.get_mut(id).ok_or_else(|| no_such_program(id))?;
+        if !matches!(program.state, ProgramState::Created) {
+            let message = format!("exec command {id} has run already; create another one");
+            return Err(DockerError::new(StatusCode::CONFLICT, message));
+        }
+        program.state = ProgramState::Starting;
+        Ok(program.clone())
+    }
+
+    fn set(&self, id: &str, state: ProgramState) {
+        if let Some(program) = lock(&self.known).get_mut(id) {
+            program.state = state;
+        }
+    }
+}
+
+fn no_such_program(id: &str) -> DockerError {
+    DockerError::not_found(format!("No such exec instance: {}", id.chars().take(64).collect::<String>()))
+}
+
+/// `POST /containers/ID/exec`.
+pub async fn create(
+    client: &Client,
+    programs: &Programs,
+    container: &str,
+    request: &DockerRequest,
+) -> Answer {
+    let task = containers::find(client, container).await?;
+    let body: CreateRequest = request.json()?;
+    if body.cmd.as_ref().is_none_or(Vec::is_empty) {
+        return Err(DockerError::invalid("No exec command specified"));
+    }
+    if body.privileged {
+        return Err(DockerError::invalid(
+            "Privileged: a program has the rights of its container; run the service with `--privileged`",
+        ));
+    }
+    if !containers::is_running(&task) {
+        return Err(DockerError::new(StatusCode::CONFLICT, format!("container {container} is not running")));
+    }
+    let id = programs.add(task, body)?;
+    created(&json!({"Id": id}))
+}
+
+/// `GET /exec/ID/json`.
+pub fn inspect(programs: &Programs, id: &str) -> Answer {
+    let Program { task, request, state, .. } = programs.get(id)?;
+    let (running, code) = match state {
+        ProgramState::Created => (false, Value::Null),
+        ProgramState::Starting | ProgramState::Running(_) => (true, Value::Null),
+        ProgramState::Ended(code) => (false, code.into()),
+    };
+    let command = request.cmd.unwrap_or_default();
+    let (entrypoint, arguments) =
+        command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    ok(&json!({
+        "ID": id, "Running": running, "ExitCode": code, "ContainerID": containers::container_id(&task.id),
+        "ProcessConfig": {
+            "tty": request.tty, "entrypoint": entrypoint, "arguments": arguments, "privileged": false,
+            "user": request.user,
+        },
+        "OpenStdin": request.attach_stdin, "OpenStdout": request.attach_stdout, "OpenStderr": request.attach_stderr,
+        "CanRemove": false, "DetachKeys": "", "Pid": 0,
+    }))
+}
+
+/// `POST /exec/ID/resize`.
+pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> Answer {
+    let number = |name: &str| {
+        let text = request.text(name).unwrap_or_default();
+        text.parse().map_err(|_| DockerError::invalid(format!("{name}: it is not a number of characters")))
+    };
+    let size = v1::TerminalSize { columns: number("w")?, rows: number("h")? };
+    let ProgramState::Running(control) = programs.get(id)?.state else {
+        return Err(DockerError::new(StatusCode::CONFLICT, format!("exec command {id} does not run")));
+    };
+    control.resize(size).await;
+    empty(StatusCode::OK)
+}
+
+/// `POST /exec/ID/start`.
+pub async fn start(client: &Client, programs: &Arc<Programs>, id: &str, request: &DockerRequest) -> Answer {
+    let body: StartRequest = if request.has_body() { request.json()? } else { StartRequest::default() };
+    let program = programs.begin(id)?;
+    let started = client.tasks().exec(target(&program, body.console_size)).await;
+    let program = match started {
+        Ok(running) => {
+            programs.set(id, ProgramState::Running(running.control.clone()));
+            let end = RecordedEnd { id: id.to_owned(), programs: Arc::clone(programs), code: LOST };
+            let (is_raw, has_input) = (program.request.tty, program.request.attach_stdin);
+            StartedProgram { running, end, is_raw, has_input }
+        }
+        Err(error) => return not_started(programs, id, &program.request, request, error, body.detach),
+    };
+    if body.detach {
+        let mut detached = lock(&programs.detached);
+        while detached.try_join_next().is_some() {}
+        detached.spawn(program.run(tokio::io::empty(), tokio::io::sink()));
+        return empty(StatusCode::OK);
+    }
+    match request.take_upgrade() {
+        None => Ok(program.into_response()),
+        Some(upgrade) => {
+            let answer = upgraded(program.is_raw);
+            upgrade.then(|connection| async move {
+                let (input, output) = tokio::io::split(TokioIo::new(connection));
+                program.run(input, output).await;
+            });
+            Ok(answer)
+        }
+    }
+}
+
+fn target(program: &Program, console: Option<[u32; 2]>) -> v1::ExecTarget {
+    let request = &program.request;
+    let terminal = || {
+        let size = console.or(request.console_size).filter(|[rows, columns]| *rows > 0 && *columns > 0);
+        let (columns, rows) = size.map_or(TERMINAL, |[rows, columns]| (columns, rows));
+        v1::TerminalSize { columns, rows }
+    };
+    let program_in_task = v1::ExecProgram {
+        command: request.cmd.clone().unwrap_or_default(),
+        environment: request.env.clone().unwrap_or_default(),
+        user: request.user.clone(),
+        directory: request.working_dir.clone(),
+        input: request.attach_stdin,
+        terminal: request.tty.then(terminal),
+    };
+    v1::ExecTarget {
+        task: program.task.id.clone(),
+        work: Some(Work::Program(program_in_task)),
+        ..v1::ExecTarget::default()
+    }
+}
+
+/// A program that does not exist is one that ended with the exit code of shells: clients show its output, and ask for
+/// its exit code.
+fn not_started(
+    programs: &Programs,
+    id: &str,
+    program: &CreateRequest,
+    request: &DockerRequest,
+    error: Error,
+    is_detached: bool,
+) -> Answer {
+    let code = match &error {
+        Error::Refused { problem } if problem.reason == COMMAND_NOT_FOUND => NOT_FOUND,
+        Error::Refused { problem } if problem.reason == COMMAND_NOT_EXECUTABLE => NOT_EXECUTABLE,
+        _ => LOST,
+    };
+    programs.set(id, ProgramState::Ended(code));
+    if code == LOST || is_detached {
+        return Err(error.into());
+    }
+    let Some(upgrade) = request.take_upgrade() else { return Err(error.into()) };
+    let line = frame(OutputStream::Stderr, format!("{error}\r\n").as_bytes(), program.tty);
+    upgrade.then(|connection| async move {
+        let _ = TokioIo::new(connection).write_all(&line).await;
+    });
+    Ok(upgraded(program.tty))
+}
+
+/// The connection belongs to the program from then on.
+fn upgraded(is_raw: bool) -> response::DockerResponse {
+    let mut response = response::switching_protocols();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(if is_raw { RAW } else { MULTIPLEXED }));
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("tcp"));
+    response
+}
+
+/// A running program. It ends when this is dropped.
+struct StartedProgram {
+    running: RunningProgram,
+    end: RecordedEnd,
+    is_raw: bool,
+    has_input: bool,
+}
+
+/// Records the end of a program when it is dropped.
+struct RecordedEnd {
+    id: String,
+    programs: Arc<Programs>,
+    code: u32,
+}
+
+impl Drop for RecordedEnd {
+    fn drop(&mut self) {
+        self.programs.set(&self.id, ProgramState::Ended(self.code));
+    }
+}
+
+impl StartedProgram {
+    /// Runs it with a connection as its input and output.
+    async fn run(self, mut input: impl AsyncRead + Unpin, mut output: impl AsyncWrite + Unpin) {
+        let Self { running, mut end, is_raw, has_input } = self;
+        let RunningProgram { started: _, input: program_input, control: _, output: mut program_output } =
+            running;
+        let feed = async {
+            if has_input {
+                feed(&mut input, program_input).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let print = async {
+            while let Some(frame) = next_frame(&mut program_output, &mut end, is_raw).await? {
+                output.write_all(&frame).await.map_err(Error::Input)?;
+            }
+            output.shutdown().await.map_err(Error::Input)
+        };
+        tokio::select! {
+            printed = print => {
+                if let Err(error) = printed {
+                    tracing::debug!(%error, "a program of the Docker API was ended");
+                }
+            }
+            () = feed => {}
+        }
+    }
+
+    /// Its output as a response, for a client that sends no input.
+    fn into_response(self) -> response::DockerResponse {
+        let is_raw = self.is_raw;
+        let frames = stream::unfold(Some(self), |program| async {
+            let mut program = program?;
+            match next_frame(&mut program.running.output, &mut program.end, program.is_raw).await {
+                Ok(Some(frame)) => Some((Ok(frame), Some(program))),
+                Ok(None) => None,
+                Err(error) => Some((Err(BodyError::other(error)), None)),
+            }
+        });
+        response::stream(if is_raw { RAW } else { MULTIPLEXED }, frames)
+    }
+}
+
+/// The next part of the output; `None` once the program has ended.
+async fn next_frame(
+    output: &mut ProgramOutput,
+    end: &mut RecordedEnd,
+    is_raw: bool,
+) -> Result<Option<Bytes>, Error> {
+    loop {
+        match output.next().await? {
+            ProgramEvent::Stdout(bytes) => return Ok(Some(frame(OutputStream::Stdout, &bytes, is_raw))),
+            ProgramEvent::Stderr(bytes) => return Ok(Some(frame(OutputStream::Stderr, &bytes, is_raw))),
+            ProgramEvent::OutputEnded => {}
+            ProgramEvent::Exited(code) => {
+                end.code = code;
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Passes the input on until it ends.
+async fn feed(from: &mut (impl AsyncRead + Unpin), mut to: ProgramInput) {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.reserve(INPUT_CHUNK);
+        match (&mut *from).take(INPUT_CHUNK as u64).read_buf(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) if to.send(buffer.split().freeze()).await => {}
+            // Its output says why.
+            Ok(_) => return,
+        }
+    }
+    to.end().await;
+}

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tonic::Code;
 use warren_client::{Client, Error, TaskFilter};
 use warren_proto::v1;
-use warren_types::{Id, ServiceId, TaskId, TaskSpec};
+use warren_types::TaskSpec;
 
 use crate::docker_error::DockerError;
 use crate::object_ids::{ObjectIds, id_of};
@@ -19,6 +19,7 @@ use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError, empty, joined, ok, time};
 use crate::services::to_value;
 use crate::system::now_ms;
+use crate::task_ids::{container_id, docker_id, task_of, warren_id};
 use crate::{logs, spec, tasks};
 
 const FILTERS: [&str; 11] =
@@ -28,22 +29,6 @@ const MIN_PREFIX: usize = 6;
 /// Time between two statistics.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-
-/// The id of the container of a task: 64 hexadecimal digits, like Docker's. The first twelve, which clients show,
-/// are of its number and its service, and the last ones are its whole number.
-pub fn container_id(task_id: &str) -> String {
-    let Ok(TaskId { service, number }) = task_id.parse::<TaskId>() else { return task_id.to_owned() };
-    let (first, service) = (number & 0xff_ffff, { service.0.0 });
-    format!("{first:06x}{service:032x}{number:026x}")
-}
-
-/// The task of a whole id.
-fn task_of(container_id: &str) -> Option<TaskId> {
-    let is_id = container_id.len() == 64 && container_id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let service = u128::from_str_radix(container_id.get(6..38).filter(|_| is_id)?, 16).ok()?;
-    let number = u64::from_str_radix(container_id.get(38..)?, 16).ok()?;
-    Some(TaskId { service: ServiceId(Id(service)), number })
-}
 
 /// The task whose container has this id, prefix of an id, or name: `web.1.ID`, or `web.1` for the newest one.
 pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerError> {
@@ -58,7 +43,7 @@ pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerEr
     if let Some(task) = task_of(reference) {
         return get(&task.to_string()).await;
     }
-    let suffix = reference.rsplit_once('.').and_then(|(_, suffix)| tasks::warren_id(suffix));
+    let suffix = reference.rsplit_once('.').and_then(|(_, suffix)| warren_id(suffix));
     if let Some(task) = suffix {
         return get(&task.to_string()).await;
     }
@@ -168,7 +153,7 @@ struct ContainerView<'a> {
 impl<'a> ContainerView<'a> {
     fn new(task: &'a v1::Task) -> Result<Self, DockerError> {
         let spec = TaskSpec::try_from(task.spec.clone().unwrap_or_default())?;
-        let id = tasks::docker_id(&task.id);
+        let id = docker_id(&task.id);
         let name = format!("{}.{id}", tasks::name_of(task));
         let mut labels = spec.container_labels.clone();
         let own = [
@@ -414,7 +399,7 @@ impl UsageCounters {
             |operation: &str, bytes: u64| json!({"major": 0, "minor": 0, "op": operation, "value": bytes});
         let at = now_ms();
         json!({
-            "id": container_id(&task.id), "name": format!("/{}.{}", tasks::name_of(task), tasks::docker_id(&task.id)),
+            "id": container_id(&task.id), "name": format!("/{}.{}", tasks::name_of(task), docker_id(&task.id)),
             "read": time(at), "preread": time(at.saturating_sub(1000)), "num_procs": 0,
             "pids_stats": {"current": usage.pids}, "cpu_stats": now, "precpu_stats": before,
             "memory_stats": {"usage": usage.memory_bytes, "limit": self.memory, "stats": {}},
@@ -456,20 +441,6 @@ fn human_duration(milliseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_look_like_those_of_docker_and_lead_back() {
-        for number in [1, 0xff_ffff, 0x100_0001, u64::MAX] {
-            let id = TaskId { service: ServiceId(Id(u128::MAX / 3)), number };
-            let container = container_id(&id.to_string());
-            assert_eq!((container.len(), task_of(&container)), (64, Some(id)), "{container}");
-        }
-        let of = |number| container_id(&TaskId { service: ServiceId(Id(7)), number }.to_string());
-        assert_ne!(of(1)[..12], of(2)[..12]);
-        for text in ["", "web.1", &"f".repeat(63), &"x".repeat(64)] {
-            assert_eq!(task_of(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn durations_are_those_of_docker() {

@@ -1,9 +1,9 @@
 //! The Docker Engine API on a unix socket: a translation onto the API of the managers, for the clients of Docker.
 //!
-//! It stores nothing but the programs that its clients start, and decides nothing: every request becomes calls of [`warren_client`], on the manager's own
-//! socket, and every answer is made from theirs. A field of Docker is honoured, or refused with its path; one that is
-//! not known to Docker is ignored, as Docker does. Whoever may open the socket is an administrator of the cluster, so
-//! the socket is for the user of the process alone.
+//! It stores only the programs that its clients start, and decides nothing: every request becomes calls of
+//! [`warren_client`], on the manager's own socket, and every answer is made from theirs. A field of Docker is honoured,
+//! or refused with its path; one that is not known to Docker is ignored, as Docker does. Whoever may open the socket is
+//! an administrator of the cluster, so the socket is for the user of the process alone.
 //!
 //! Start reading at [`server`]; then `router`, which has all paths, and `spec`, which converts services.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -15,6 +15,7 @@ mod docker_error;
 mod events;
 mod filters;
 mod frames;
+mod images;
 mod logs;
 mod model;
 mod networks;
@@ -30,5 +31,6 @@ mod services;
 mod spec;
 mod swarm;
 mod system;
+mod task_ids;
 mod tasks;
 mod volumes;

@@ -13,6 +13,7 @@ use crate::events::point_in_time;
 use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
 use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError};
+use crate::task_ids::docker_id;
 use crate::tasks;
 
 /// What a client wants to see of each line.
@@ -131,7 +132,7 @@ fn entry_frame(entry: &v1::LogEntry, node_id: &str, format: LogFormat) -> Option
     }
     if format.details {
         let service = entry.task_id.split_once('-').map_or("", |(service, _)| service);
-        let task = tasks::docker_id(&entry.task_id);
+        let task = docker_id(&entry.task_id);
         let prefix = "com.docker.swarm";
         let text =
             format!("{prefix}.node.id={node_id},{prefix}.service.id={service},{prefix}.task.id={task} ");

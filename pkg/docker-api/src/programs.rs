@@ -26,6 +26,7 @@ use crate::docker_error::DockerError;
 use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
 use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError, created, empty, ok};
+use crate::task_ids::container_id;
 
 /// Maximum number of programs that are remembered; those that ended first are forgotten first.
 const MAX_PROGRAMS: usize = 1024;
@@ -176,7 +177,7 @@ pub fn inspect(programs: &Programs, id: &str) -> Answer {
     let (entrypoint, arguments) =
         command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     ok(&json!({
-        "ID": id, "Running": running, "ExitCode": code, "ContainerID": containers::container_id(&task.id),
+        "ID": id, "Running": running, "ExitCode": code, "ContainerID": container_id(&task.id),
         "ProcessConfig": {
             "tty": request.tty, "entrypoint": entrypoint, "arguments": arguments, "privileged": false,
             "user": request.user,

@@ -82,7 +82,8 @@ impl DockerRequest {
         // `{}` in base64.
         let has_registry_auth = !matches!(header("x-registry-auth"), "" | "e30=" | "e30");
         let late = |_| DockerError::new(StatusCode::REQUEST_TIMEOUT, "the body of the request took too long");
-        let is_archive = head.method == Method::PUT && path.last().is_some_and(|last| last == "archive");
+        let end = path.last().map(String::as_str);
+        let is_archive = (head.method == Method::PUT && end == Some("archive")) || path == ["images", "load"];
         let (body, stream) = if is_archive {
             (Zeroizing::default(), Some(body))
         } else {

@@ -10,7 +10,7 @@ use crate::docker_error::DockerError;
 use crate::programs::{self, Programs};
 use crate::request::DockerRequest;
 use crate::response::Answer;
-use crate::{archive, containers, events, logs, networks, nodes, secret_objects};
+use crate::{archive, containers, events, images, logs, networks, nodes, secret_objects};
 use crate::{services, swarm, system, tasks, volumes};
 
 /// Parts of Docker's API that are not served, with what to use.
@@ -33,7 +33,7 @@ const UNSUPPORTED: [(&str, &str); 14] = [
     ),
     ("exec", "there is no such operation on programs"),
     ("grpc", "Warren builds no images: build elsewhere and push to a registry"),
-    ("images", "images are not served in this version: use `warren image ls|pull|import|copy|prune`"),
+    ("images", "images of nodes are not changed so: use `warren image copy|prune`"),
     ("networks", "there is no such operation on networks: tasks are members by the spec of their service"),
     ("plugins", "Warren has no plugins"),
     ("session", "Warren builds no images: build elsewhere and push to a registry"),
@@ -98,10 +98,12 @@ pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerR
         ("POST", ["exec", id, "resize"]) => programs::resize(programs, id, request).await,
         ("GET", ["exec", id, "json"]) => programs::inspect(programs, id),
 
+        ("GET", ["images", "json"]) => images::list(client, request).await,
+        ("GET", ["images", name @ .., "json"]) => images::inspect(client, &name.join("/")).await,
+        ("POST", ["images", "create"]) => images::pull(client, request).await,
+        ("POST", ["images", "load"]) => images::load(client, request).await,
+
         // `docker inspect` looks for a name among objects of all kinds.
-        ("GET", ["images", name @ .., "json"]) if !name.is_empty() => {
-            Err(DockerError::not_found(format!("No such image: {}", name.join("/"))))
-        }
         ("GET", ["plugins", name, "json"]) => {
             Err(DockerError::not_found(format!("plugin {name:?} not found")))
         }

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use warren_client::{Client, TaskFilter};
 use warren_proto::v1;
-use warren_types::{ServiceId, TaskId, TaskSpec};
+use warren_types::TaskSpec;
 
-use crate::containers;
 use crate::docker_error::DockerError;
 use crate::filters::Filters;
 use crate::object_ids::{ObjectIds, id_of};
@@ -15,36 +14,11 @@ use crate::request::DockerRequest;
 use crate::response::{Answer, joined, meta, ok, time};
 use crate::services::to_value;
 use crate::spec;
+use crate::task_ids::{NUMBER_DIGITS, container_id, docker_id, warren_id};
 
 /// `_up-to-date` is what `docker service create` waits with: only tasks of the current spec.
 const FILTERS: [&str; 8] =
     ["_up-to-date", "desired-state", "id", "label", "name", "node", "runtime", "service"];
-/// The least number of digits of a task's number in its id.
-const NUMBER_DIGITS: usize = 6;
-/// The digits of a service's id.
-const SERVICE_DIGITS: usize = 25;
-
-/// The id of a task for clients of Docker, which show and compare the first characters of ids: its number comes
-/// first, and the id of its service last. Both are in base 36.
-pub fn docker_id(task_id: &str) -> String {
-    let Ok(TaskId { service, number }) = task_id.parse::<TaskId>() else { return task_id.to_owned() };
-    let mut digits = Vec::new();
-    let mut rest = number;
-    while rest > 0 || digits.len() < NUMBER_DIGITS {
-        digits.push(char::from_digit((rest % 36) as u32, 36).expect("it is a digit"));
-        rest /= 36;
-    }
-    digits.into_iter().rev().chain(service.to_string().chars()).collect()
-}
-
-/// The task that an id of [`docker_id`] means; `None` for any other text.
-pub fn warren_id(docker_id: &str) -> Option<TaskId> {
-    let end = docker_id.len().checked_sub(SERVICE_DIGITS).filter(|end| *end >= NUMBER_DIGITS)?;
-    let (number, service) = docker_id.split_at_checked(end)?;
-    let service: ServiceId = service.parse().ok()?;
-    Some(TaskId { service, number: u64::from_str_radix(number, 36).ok()? })
-}
-
 /// The task with this id, prefix of an id, or name.
 pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerError> {
     if let Some(id) = warren_id(reference) {
@@ -184,7 +158,7 @@ fn json(task: &v1::Task, ids: &ObjectIds) -> Result<Value, DockerError> {
     let status = json!({
         "Timestamp": time(task.state_since), "State": state(task), "Message": message(task),
         "Err": if is_failed { task.reason.as_str() } else { "" },
-        "ContainerStatus": {"ContainerID": containers::container_id(&task.id), "PID": 0, "ExitCode": exit_code},
+        "ContainerStatus": {"ContainerID": container_id(&task.id), "PID": 0, "ExitCode": exit_code},
         "PortStatus": {"Ports": host_ports(task)},
     });
     let shown = json!({
@@ -216,26 +190,4 @@ pub fn host_ports(task: &v1::Task) -> Vec<Value> {
         })
     });
     shown.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use warren_types::Id;
-
-    use super::*;
-
-    #[test]
-    fn docker_ids_differ_at_their_start_and_lead_back() {
-        for number in [1, 35, 36, 1_000_000, u64::MAX] {
-            let id = TaskId { service: ServiceId(Id(7)), number };
-            let docker = docker_id(&id.to_string());
-            assert_eq!(warren_id(&docker), Some(id), "{docker}");
-        }
-        let of = |number| docker_id(&TaskId { service: ServiceId(Id(7)), number }.to_string());
-        assert_eq!(of(36), "0000100000000000000000000000007");
-        assert_ne!(of(1)[..12], of(2)[..12]);
-        for text in ["", "web.1", "0000100000000000000000000000", &ServiceId(Id(7)).to_string()] {
-            assert_eq!(warren_id(text), None, "{text}");
-        }
-    }
 }

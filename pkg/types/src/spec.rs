@@ -1,6 +1,7 @@
 //! Specs, written by users. `validate` is the only list of what a spec may contain; all code after it relies
 //! on it.
 
+mod administrator_fields;
 mod check;
 mod health;
 mod ingress;

@@ -35,8 +35,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Changes the cluster's settings. Response: `Cluster`. Unchanged, whatever the version, if they are
-    /// already set.
+    /// Changes the cluster's settings. Response: `Cluster`. Unchanged, whatever the version, if they are set.
     UpdateCluster {
         /// Only if the settings still have this version.
         version: Option<u64>,
@@ -93,8 +92,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Planned. Records a step of the rollout of a service's current revision; ignored if another revision is
-    /// current, or the rollout is over.
+    /// Planned. Records a step of a rollout; ignored if another revision is current, or the rollout is over.
     AdvanceRollout {
         /// Term of the planner's state.
         term: u64,
@@ -142,8 +140,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Planned. Assigns tasks to nodes. Each assignment is checked again; those that are not valid any more
-    /// are skipped.
+    /// Planned. Assigns tasks to nodes. Each assignment is checked again; those that became invalid are skipped.
     AssignTasks {
         /// Term of the planner's state.
         term: u64,
@@ -152,8 +149,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Planned, or a user restarts a task. Advances the desired state of tasks; tasks that already have it or do not
-    /// exist are skipped.
+    /// Planned, or a user restarts a task. Advances the desired state of tasks that exist and do not have it yet.
     SetDesiredTaskState {
         /// Term of the planner's state.
         term: u64,
@@ -347,8 +343,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// A user logs in with a login token, which lists a key. Repeated with the same key it is `Unchanged`. Response:
-    /// `User`.
+    /// A user logs in with a login token, which lists a key. `Unchanged` with the same key. Response: `User`.
     LoginUser {
         /// Hash of the login token's secret.
         hash: TokenHash,
@@ -391,8 +386,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// A node's agent connected. Response: `Session`. Each session has a higher number, and only the newest
-    /// counts.
+    /// A node's agent connected. Response: `Session`, with a higher number; only the newest one counts.
     OpenSession {
         /// The node.
         node: NodeId,
@@ -596,8 +590,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Planned, once a manager that is being removed or replaced is out of the raft group: deletes it.
-    /// Response: `Done`, also if it does not exist.
+    /// Planned, once a manager is out of the raft group: deletes it. Response: `Done`, also if it does not exist.
     DeleteMember {
         /// Term of the planner's state.
         term: u64,

@@ -16,8 +16,8 @@ use warren_proto::v1::stream_frame::Frame;
 use crate::fixture::ManagerFixture;
 use crate::worker::{ScriptedStream, ScriptedWorker};
 
-/// Runs `cat`, which ends with the code 7, `sleep`, which writes nothing, and no other program. It has the file `/etc/motd`,
-/// and takes any archive.
+/// Runs `cat`, which ends with the code 7, `sleep`, which writes nothing, and no other program. It has the file
+/// `/etc/motd`, and takes the archive of that.
 async fn exec(mut stream: ScriptedStream, work: Work) {
     let command = match &work {
         Work::Program(program) => program.command.first().map_or("", String::as_str),

@@ -1,7 +1,7 @@
 //! Users: one that logged in, one that was removed, and the administrator of a manager's machine.
 
 use warren_core::Command;
-use warren_types::{Id, NodeId, PublicKeyHash, Timestamp, TokenHash, UserId, UserRole};
+use warren_types::{Id, PublicKeyHash, Timestamp, TokenHash, UserId, UserRole};
 
 /// The entry of the first login.
 const LOGIN: u64 = 76;
@@ -42,6 +42,6 @@ pub fn commands() -> Vec<(&'static str, Command)> {
             "set_administrator_key",
             Command::SetAdministratorKey { member: 3, key: PublicKeyHash([7; 32]), at: AT },
         ),
-        ("set_node_key", Command::SetNodeKey { id: NodeId(Id(1)), key: PublicKeyHash([8; 32]), at: AT }),
+        ("set_node_key", Command::SetNodeKey { id: super::NODE, key: PublicKeyHash([8; 32]), at: AT }),
     ]
 }

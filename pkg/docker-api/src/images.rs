@@ -1,0 +1,248 @@
+//! `/images`: the images of all nodes that are READY, as one list.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use futures::{StreamExt, TryStreamExt};
+use http_body_util::BodyDataStream;
+use serde_json::{Value, json};
+use tokio_util::io::StreamReader;
+use warren_client::{Client, Error, ImageImport, ImagePulls, PullOptions};
+use warren_proto::v1;
+use warren_proto::v1::import_progress::Event as Imported;
+use warren_proto::v1::pull_progress::Event as Pulled;
+
+use crate::docker_error::DockerError;
+use crate::request::DockerRequest;
+use crate::response::{self, Answer, BodyError, ok, time};
+
+const FILTERS: [&str; 2] = ["dangling", "reference"];
+
+/// An image of some nodes.
+struct ClusterImage {
+    names: Vec<String>,
+    image: v1::ImageInfo,
+    tasks: u32,
+}
+
+/// The images of the nodes that answer, by digest.
+async fn read(client: &Client) -> Result<BTreeMap<String, ClusterImage>, Error> {
+    let mut all: BTreeMap<String, ClusterImage> = BTreeMap::new();
+    for node in client.images().list(Vec::new()).await? {
+        if !node.error.is_empty() {
+            tracing::warn!(node = node.node, error = node.error, "a node does not list its images");
+        }
+        for image in node.images {
+            let first = || ClusterImage { names: Vec::new(), image: image.clone(), tasks: 0 };
+            let known = all.entry(image.digest.clone()).or_insert_with(first);
+            known.tasks = known.tasks.saturating_add(image.tasks);
+            if !known.names.contains(&image.reference) {
+                known.names.push(image.reference);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Docker leaves out its own registry and that part of a name.
+fn familiar(reference: &str) -> &str {
+    let hub = reference.strip_prefix("docker.io/").unwrap_or(reference);
+    hub.strip_prefix("library/").filter(|_| hub != reference).unwrap_or(hub)
+}
+
+impl ClusterImage {
+    /// Names with a tag, and those with the digest.
+    fn tags_and_digests(&self) -> (Vec<String>, Vec<String>) {
+        let mut tags = Vec::new();
+        let mut digests = Vec::new();
+        for name in &self.names {
+            let (name, is_digest) = match name.split_once('@') {
+                Some((name, _)) => (familiar(name), true),
+                None => (familiar(name), false),
+            };
+            // The tag is behind the last slash; a port is not.
+            let last = name.rfind('/').map_or(0, |at| at + 1);
+            let repository = name[last..].find(':').map_or(name, |at| &name[..last + at]);
+            let digest = format!("{repository}@{}", self.image.digest);
+            if !is_digest {
+                tags.push(name.to_owned());
+            }
+            if !digests.contains(&digest) {
+                digests.push(digest);
+            }
+        }
+        (tags, digests)
+    }
+
+    fn created(&self) -> u64 {
+        self.image.created_at.unwrap_or(0)
+    }
+
+    fn is_named(&self, reference: &str) -> bool {
+        let (tags, digests) = self.tags_and_digests();
+        let wanted = familiar(reference);
+        let is_digest = |text: &str| self.image.digest.starts_with(text);
+        tags.iter().any(|tag| *tag == wanted || *tag == format!("{wanted}:latest"))
+            || digests.iter().any(|digest| digest == wanted)
+            || (wanted.len() >= 12 && (is_digest(wanted) || is_digest(&format!("sha256:{wanted}"))))
+    }
+}
+
+/// `GET /images/json`.
+pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
+    let filters = request.filters(&FILTERS)?;
+    if filters.values("reference").into_iter().flatten().any(|text| text.contains(['*', '?', '['])) {
+        return Err(DockerError::invalid("reference: patterns are not served; give NAME or NAME:TAG"));
+    }
+    let mut shown = Vec::new();
+    for image in read(client).await?.values() {
+        let (tags, digests) = image.tags_and_digests();
+        let is_dangling = tags.is_empty();
+        let matches = |pattern: &str| {
+            let name = |tag: &String| tag.rsplit_once(':').map_or(tag.clone(), |(name, _)| name.to_owned());
+            tags.iter().any(|tag| tag == pattern || name(tag) == pattern)
+        };
+        let is_accepted = filters.any("dangling", |wanted| matches!(wanted, "true" | "1") == is_dangling)
+            && filters.any("reference", matches);
+        if is_accepted {
+            let one = json!({
+                "Id": image.image.digest, "ParentId": "", "RepoTags": tags, "RepoDigests": digests,
+                "Created": image.created() / 1000, "Size": image.image.size_bytes, "SharedSize": -1,
+                "VirtualSize": image.image.size_bytes, "Labels": null, "Containers": image.tasks,
+            });
+            shown.push((image.created(), one));
+        }
+    }
+    shown.sort_by_key(|(created, _)| std::cmp::Reverse(*created));
+    ok(&shown.into_iter().map(|(_, one)| one).collect())
+}
+
+/// `GET /images/NAME/json`.
+pub async fn inspect(client: &Client, name: &str) -> Answer {
+    let missing = || DockerError::not_found(format!("No such image: {name}"));
+    let images = read(client).await?;
+    let image = images.into_values().find(|image| image.is_named(name)).ok_or_else(missing)?;
+    let (tags, digests) = image.tags_and_digests();
+    ok(&json!({
+        "Id": image.image.digest, "RepoTags": tags, "RepoDigests": digests, "Parent": "", "Comment": "",
+        "Created": time(image.created()), "Size": image.image.size_bytes,
+        "VirtualSize": image.image.size_bytes, "Os": "linux", "Metadata": {"LastTagTime": time(image.created())},
+    }))
+}
+
+/// `POST /images/create`: pulls an image on all nodes that are READY.
+pub async fn pull(client: &Client, request: &DockerRequest) -> Answer {
+    if request.text("fromSrc").is_some() {
+        return Err(DockerError::unsupported("fromSrc: images are not made of archives of files"));
+    }
+    if request.text("platform").is_some() {
+        return Err(DockerError::invalid("platform: each node pulls the image of its own platform"));
+    }
+    let image = request.text("fromImage").ok_or_else(|| DockerError::invalid("fromImage: it is missing"))?;
+    let reference = match request.text("tag") {
+        None => image.to_owned(),
+        Some(digest) if digest.contains(':') => format!("{image}@{digest}"),
+        Some(tag) => format!("{image}:{tag}"),
+    };
+    let options = PullOptions { reference: reference.clone(), nodes: Vec::new(), always: true };
+    let pulls = client.images().pull(options).await?;
+    let mut begin = vec![json!({"status": format!("Pulling {} on all nodes", familiar(&reference))})];
+    if request.has_registry_auth {
+        begin.push(json!({"status": "The logins of the cluster are used: `warren registry login`"}));
+    }
+    let next = |mut pulls: ImagePulls| async {
+        let progress = pulls.next().await.transpose()?;
+        let line = progress.map(|progress| {
+            let node = progress.node;
+            match progress.event {
+                Some(Pulled::Progress(text)) => json!({"status": text, "id": node}),
+                Some(Pulled::Pulled(image)) => {
+                    json!({"status": format!("Pull complete, digest: {}", image.digest), "id": node})
+                }
+                Some(Pulled::Error(error)) => error_line(&format!("node {node}: {error}")),
+                None => json!({"status": "", "id": node}),
+            }
+        });
+        Some((line, pulls))
+    };
+    Ok(response::stream("application/json", lines(begin, stream::unfold(pulls, next))))
+}
+
+/// `POST /images/load`: imports an archive on all nodes that are READY.
+pub async fn load(client: &Client, request: &DockerRequest) -> Answer {
+    let body = request.take_stream().ok_or_else(|| DockerError::invalid("the request has no body"))?;
+    let archive = StreamReader::new(BodyDataStream::new(body).map_err(std::io::Error::other));
+    let import = client.images().import(Vec::new(), archive).await?;
+    let next = |mut import: ImageImport| async {
+        loop {
+            let progress = match import.next().await.transpose()? {
+                Ok(progress) => progress,
+                Err(error) => return Some((Err(error), import)),
+            };
+            let node = progress.node;
+            let line = match progress.event {
+                Some(Imported::Imported(image)) => {
+                    let name = familiar(&image.reference);
+                    json!({"stream": format!("Loaded image: {name} on node {node}\n")})
+                }
+                Some(Imported::Error(error)) => error_line(&format!("node {node}: {error}")),
+                Some(Imported::ReceivedBytes(_) | Imported::Done(_)) | None => continue,
+            };
+            return Some((Ok(line), import));
+        }
+    };
+    Ok(response::stream("application/json", lines(Vec::new(), stream::unfold(import, next))))
+}
+
+fn error_line(message: &str) -> Value {
+    json!({"errorDetail": {"message": message}, "error": message})
+}
+
+/// Progress as lines of JSON; an error is the last one.
+fn lines(
+    begin: Vec<Value>,
+    progress: impl Stream<Item = Result<Value, Error>>,
+) -> impl Stream<Item = Result<Bytes, BodyError>> {
+    let begin = stream::iter(begin.into_iter().map(Ok));
+    begin.chain(progress).scan(false, |has_ended, line| {
+        let line = match line {
+            _ if *has_ended => return futures::future::ready(None),
+            Ok(line) => line,
+            Err(error) => {
+                *has_ended = true;
+                error_line(&error.to_string())
+            }
+        };
+        futures::future::ready(Some(Ok(Bytes::from(line.to_string() + "\n"))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(names: &[&str]) -> ClusterImage {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        ClusterImage { names, image: v1::ImageInfo { digest, ..Default::default() }, tasks: 0 }
+    }
+
+    #[test]
+    fn names_are_those_of_docker() {
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        let hub = image(&["docker.io/library/nginx:1.27", "docker.io/team/app:2"]);
+        let expected = (
+            vec!["nginx:1.27".to_owned(), "team/app:2".to_owned()],
+            vec![format!("nginx@{digest}"), format!("team/app@{digest}")],
+        );
+        assert_eq!(hub.tags_and_digests(), expected);
+        let private = image(&["10.0.0.1:5000/app:latest", &format!("10.0.0.1:5000/app@{digest}")]);
+        let (tags, digests) = private.tags_and_digests();
+        assert_eq!((tags.as_slice(), digests.len()), (&["10.0.0.1:5000/app:latest".to_owned()][..], 1));
+        for name in ["nginx:1.27", "docker.io/library/nginx:1.27", "abababababab", &digest] {
+            assert!(hub.is_named(name), "{name}");
+        }
+        assert!(private.is_named("10.0.0.1:5000/app") && !hub.is_named("nginx") && !hub.is_named("ab"));
+    }
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, ReadDir};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, openat, readlinkat};
@@ -166,7 +167,7 @@ impl<W: Write> ArchiveWriter<'_, W> {
                 }
                 header.set_entry_type(EntryType::Directory);
                 // With a `/` at its end, as usual in archives.
-                self.out.append_data(&mut header, name.join(""), io::empty()).map_err(Error::Archive)?;
+                self.append(header, &name.join(""), None, io::empty()).map_err(Error::Archive)?;
                 let listed = format!("/proc/self/fd/{}", found.handle.as_raw_fd());
                 let entries = std::fs::read_dir(listed).map_err(Error::io("list", &path))?;
                 open.push(OpenDirectory { entries, handle: found.handle, path, name });
@@ -174,19 +175,44 @@ impl<W: Write> ArchiveWriter<'_, W> {
             SFlag::S_IFLNK => {
                 let target = readlinkat(&found.handle, "").map_err(Error::io("read", &path))?;
                 header.set_entry_type(EntryType::Symlink);
-                self.out.append_link(&mut header, &name, target).map_err(Error::Archive)?;
+                self.append(header, &name, Some(Path::new(&target)), io::empty()).map_err(Error::Archive)?;
             }
             _ => self.add_file(&found, header, &path, name)?,
         }
         Ok(())
     }
 
+    /// The library leaves `./` out, by which clients of Docker know the content of a directory.
+    fn append(
+        &mut self,
+        mut header: Header,
+        name: &Path,
+        link: Option<&Path>,
+        content: impl Read,
+    ) -> io::Result<()> {
+        let bytes = name.as_os_str().as_bytes();
+        let field = header.as_gnu_mut().map_or(0, |header| header.name.len());
+        let is_short = bytes.len() < field && link.is_none_or(|link| link.as_os_str().len() < field);
+        if !bytes.starts_with(b"./") || !is_short {
+            return match link {
+                Some(link) => self.out.append_link(&mut header, name, link),
+                None => self.out.append_data(&mut header, name, content),
+            };
+        }
+        if let Some(header) = header.as_gnu_mut() {
+            header.name[..bytes.len()].copy_from_slice(bytes);
+        }
+        link.map_or(Ok(()), |link| header.set_link_name_literal(link.as_os_str().as_bytes()))?;
+        header.set_cksum();
+        self.out.append(&header, content)
+    }
+
     fn add_file(&mut self, found: &Found, mut header: Header, path: &Path, name: PathBuf) -> Result<()> {
         if found.stat.st_nlink > 1 {
             let inode = (found.stat.st_dev, found.stat.st_ino);
-            if let Some(first) = self.links.get(&inode) {
+            if let Some(first) = self.links.get(&inode).cloned() {
                 header.set_entry_type(EntryType::Link);
-                return self.out.append_link(&mut header, &name, first).map_err(Error::Archive);
+                return self.append(header, &name, Some(&first), io::empty()).map_err(Error::Archive);
             }
             if self.links.len() < MAX_HARD_LINKS {
                 self.links.insert(inode, name.clone());
@@ -196,7 +222,7 @@ impl<W: Write> ArchiveWriter<'_, W> {
         header.set_entry_type(EntryType::Regular);
         header.set_size(size);
         let mut content = FixedSize { file: found.open(path)?, rest: size, failure: None };
-        let added = self.out.append_data(&mut header, &name, &mut content);
+        let added = self.append(header, &name, None, &mut content);
         match content.failure {
             Some(error) => Err(Error::io("read", path)(error)),
             None => added.map_err(Error::Archive),

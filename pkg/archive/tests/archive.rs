@@ -61,6 +61,26 @@ fn tree_comes_back_with_links_and_modes() {
 }
 
 #[test]
+fn names_of_content_begin_with_a_dot() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let long = "x".repeat(150);
+    fs::create_dir_all(from.path().join("a/b")).unwrap();
+    fs::write(from.path().join("a/b/one"), "one").unwrap();
+    fs::write(from.path().join("a").join(&long), "long").unwrap();
+    fs::hard_link(from.path().join("a/b/one"), from.path().join("a/two")).unwrap();
+    symlink("b/one", from.path().join("a/link")).unwrap();
+    let archive = packed(&root(&from), "/a/.", false).unwrap();
+    for found in tar::Archive::new(&archive[..]).entries().unwrap() {
+        let found = found.unwrap();
+        assert!(found.path_bytes().starts_with(b"./"), "{:?}", found.path());
+    }
+    unpack(&to, "/new", Destination::Content, &archive).unwrap();
+    assert_eq!(fs::read_to_string(to.path().join("new/link")).unwrap(), "one");
+    assert_eq!(fs::read_to_string(to.path().join("new").join(long)).unwrap(), "long");
+    assert_eq!(fs::metadata(to.path().join("new/two")).unwrap().nlink(), 2);
+}
+
+#[test]
 fn links_end_in_the_root() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("passwd"), "inside").unwrap();

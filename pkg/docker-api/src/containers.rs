@@ -131,11 +131,13 @@ pub async fn logs(client: &Client, reference: &str, request: &DockerRequest) -> 
     logs::read_task(client, task, request).await
 }
 
-/// `POST /containers/ID/restart`: a new task takes the place of this one.
+/// `POST /containers/ID/restart`: a new task takes the place of this one. Clients always send a time to stop in; that
+/// of the service counts.
 pub async fn restart(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
-    if request.text("t").is_some() || request.text("signal").is_some() {
-        let message = "a task stops as its service says: set `--stop-grace-period` and `--stop-signal` there";
-        return Err(DockerError::invalid(message));
+    if request.text("signal").is_some() {
+        return Err(DockerError::invalid(
+            "signal: a task stops as its service says: set `--stop-signal` there",
+        ));
     }
     let task = find(client, reference).await?;
     client.tasks().restart(&task.id).await?;

@@ -1,6 +1,7 @@
 //! `/images`: the images of all nodes that are READY, as one list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, Stream};
@@ -174,25 +175,62 @@ pub async fn load(client: &Client, request: &DockerRequest) -> Answer {
     let body = request.take_stream().ok_or_else(|| DockerError::invalid("the request has no body"))?;
     let archive = StreamReader::new(BodyDataStream::new(body).map_err(std::io::Error::other));
     let import = client.images().import(Vec::new(), archive).await?;
-    let next = |mut import: ImageImport| async {
+    let loading = LoadedImages { import, names: BTreeSet::new() };
+    Ok(response::stream("application/json", lines(Vec::new(), stream::unfold(loading, LoadedImages::next))))
+}
+
+struct LoadedImages {
+    import: ImageImport,
+    /// Those that were loaded; each is told once, at the end, as clients read the names of images there.
+    names: BTreeSet<String>,
+}
+
+impl LoadedImages {
+    async fn next(mut self) -> Option<(Result<Value, Error>, Self)> {
         loop {
-            let progress = match import.next().await.transpose()? {
-                Ok(progress) => progress,
-                Err(error) => return Some((Err(error), import)),
+            let progress = match self.import.next().await.transpose() {
+                None => {
+                    let name = self.names.pop_first()?;
+                    return Some((Ok(json!({"stream": format!("Loaded image: {name}\n")})), self));
+                }
+                Some(Ok(progress)) => progress,
+                Some(Err(error)) => return Some((Err(error), self)),
             };
             let node = progress.node;
             let line = match progress.event {
                 Some(Imported::Imported(image)) => {
-                    let name = familiar(&image.reference);
-                    json!({"stream": format!("Loaded image: {name} on node {node}\n")})
+                    let name = familiar(&image.reference).to_owned();
+                    let line = json!({"status": format!("Loaded {name}"), "id": node});
+                    self.names.insert(name);
+                    line
                 }
                 Some(Imported::Error(error)) => error_line(&format!("node {node}: {error}")),
                 Some(Imported::ReceivedBytes(_) | Imported::Done(_)) | None => continue,
             };
-            return Some((Ok(line), import));
+            return Some((Ok(line), self));
         }
-    };
-    Ok(response::stream("application/json", lines(Vec::new(), stream::unfold(import, next))))
+    }
+}
+
+/// `POST /images/prune`: removes the images that no task of their nodes uses.
+pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
+    let filters = request.filters(&["dangling"])?;
+    if filters.values("dangling").is_none()
+        || filters.any("dangling", |wanted| matches!(wanted, "true" | "1"))
+    {
+        let message = "images without a name are removed by the nodes themselves; `docker image prune --all` removes \
+                       all that no task uses";
+        return Err(DockerError::unsupported(message));
+    }
+    let mut deleted = Vec::new();
+    let mut bytes = 0_u64;
+    for image in
+        client.images().prune(Vec::new(), Duration::ZERO).await?.into_iter().flat_map(|node| node.images)
+    {
+        deleted.push(json!({"Untagged": familiar(&image.reference)}));
+        bytes = bytes.saturating_add(image.size_bytes);
+    }
+    ok(&json!({"ImagesDeleted": deleted, "SpaceReclaimed": bytes}))
 }
 
 fn error_line(message: &str) -> Value {

@@ -205,32 +205,44 @@ pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> A
 pub async fn start(client: &Client, programs: &Arc<Programs>, id: &str, request: &DockerRequest) -> Answer {
     let body: StartRequest = if request.has_body() { request.json()? } else { StartRequest::default() };
     let program = programs.begin(id)?;
-    let started = client.tasks().exec(target(&program, body.console_size)).await;
-    let program = match started {
-        Ok(running) => {
-            programs.set(id, ProgramState::Running(running.control.clone()));
-            let end = RecordedEnd { id: id.to_owned(), programs: Arc::clone(programs), code: LOST };
-            let (is_raw, has_input) = (program.request.tty, program.request.attach_stdin);
-            StartedProgram { running, end, is_raw, has_input }
+    let mut end = RecordedEnd { id: id.to_owned(), programs: Arc::clone(programs), code: LOST };
+    let (is_raw, has_input) = (program.request.tty, program.request.attach_stdin);
+    let target = target(&program, body.console_size);
+    let upgrade = if body.detach { None } else { request.take_upgrade() };
+    let Some(upgrade) = upgrade else {
+        let running = client.tasks().exec(target).await.inspect_err(|error| end.code = exit_code(error))?;
+        let program = StartedProgram::new(running, end, is_raw, has_input);
+        if !body.detach {
+            return Ok(program.into_response());
         }
-        Err(error) => return not_started(programs, id, &program.request, request, error, body.detach),
-    };
-    if body.detach {
         let mut detached = lock(&programs.detached);
         while detached.try_join_next().is_some() {}
         detached.spawn(program.run(tokio::io::empty(), tokio::io::sink()));
         return empty(StatusCode::OK);
-    }
-    match request.take_upgrade() {
-        None => Ok(program.into_response()),
-        Some(upgrade) => {
-            let answer = upgraded(program.is_raw);
-            upgrade.then(|connection| async move {
-                let (input, output) = tokio::io::split(TokioIo::new(connection));
-                program.run(input, output).await;
-            });
-            Ok(answer)
+    };
+    // It starts after the response, as in Docker: some clients lose output that comes together with the response.
+    let client = client.clone();
+    upgrade.then(move |connection| async move {
+        let (input, mut output) = tokio::io::split(TokioIo::new(connection));
+        match client.tasks().exec(target).await {
+            Ok(running) => StartedProgram::new(running, end, is_raw, has_input).run(input, output).await,
+            Err(error) => {
+                end.code = exit_code(&error);
+                drop(end);
+                let line = frame(OutputStream::Stderr, format!("{error}\r\n").as_bytes(), is_raw);
+                let _ = output.write_all(&line).await;
+            }
         }
+    });
+    Ok(upgraded(is_raw))
+}
+
+/// The exit code of a program that was not started, as of shells.
+fn exit_code(error: &Error) -> u32 {
+    match error {
+        Error::Refused { problem } if problem.reason == COMMAND_NOT_FOUND => NOT_FOUND,
+        Error::Refused { problem } if problem.reason == COMMAND_NOT_EXECUTABLE => NOT_EXECUTABLE,
+        _ => LOST,
     }
 }
 
@@ -254,33 +266,6 @@ fn target(program: &Program, console: Option<[u32; 2]>) -> v1::ExecTarget {
         work: Some(Work::Program(program_in_task)),
         ..v1::ExecTarget::default()
     }
-}
-
-/// A program that does not exist is one that ended with the exit code of shells: clients show its output, and ask for
-/// its exit code.
-fn not_started(
-    programs: &Programs,
-    id: &str,
-    program: &CreateRequest,
-    request: &DockerRequest,
-    error: Error,
-    is_detached: bool,
-) -> Answer {
-    let code = match &error {
-        Error::Refused { problem } if problem.reason == COMMAND_NOT_FOUND => NOT_FOUND,
-        Error::Refused { problem } if problem.reason == COMMAND_NOT_EXECUTABLE => NOT_EXECUTABLE,
-        _ => LOST,
-    };
-    programs.set(id, ProgramState::Ended(code));
-    if code == LOST || is_detached {
-        return Err(error.into());
-    }
-    let Some(upgrade) = request.take_upgrade() else { return Err(error.into()) };
-    let line = frame(OutputStream::Stderr, format!("{error}\r\n").as_bytes(), program.tty);
-    upgrade.then(|connection| async move {
-        let _ = TokioIo::new(connection).write_all(&line).await;
-    });
-    Ok(upgraded(program.tty))
 }
 
 /// The connection belongs to the program from then on.
@@ -315,6 +300,11 @@ impl Drop for RecordedEnd {
 }
 
 impl StartedProgram {
+    fn new(running: RunningProgram, end: RecordedEnd, is_raw: bool, has_input: bool) -> Self {
+        end.programs.set(&end.id, ProgramState::Running(running.control.clone()));
+        Self { running, end, is_raw, has_input }
+    }
+
     /// Runs it with a connection as its input and output.
     async fn run(self, mut input: impl AsyncRead + Unpin, mut output: impl AsyncWrite + Unpin) {
         let Self { running, mut end, is_raw, has_input } = self;

@@ -102,6 +102,7 @@ pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerR
         ("GET", ["images", name @ .., "json"]) => images::inspect(client, &name.join("/")).await,
         ("POST", ["images", "create"]) => images::pull(client, request).await,
         ("POST", ["images", "load"]) => images::load(client, request).await,
+        ("POST", ["images", "prune"]) => images::prune(client, request).await,
 
         // `docker inspect` looks for a name among objects of all kinds.
         ("GET", ["plugins", name, "json"]) => {

@@ -53,7 +53,19 @@ impl DockerCli {
     /// The output of a command, which must succeed.
     async fn ok(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("docker");
-        command.args(arguments).current_dir(self.directory.path());
+        command.args(arguments);
+        self.run(command).await
+    }
+
+    /// The output of a line for a shell.
+    async fn shell(&self, line: &str) -> String {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]);
+        self.run(command).await
+    }
+
+    async fn run(&self, mut command: Command) -> String {
+        command.current_dir(self.directory.path());
         command.env("DOCKER_HOST", &self.host).env("DOCKER_CONFIG", self.directory.path().join("config"));
         run(command).await
     }
@@ -155,6 +167,8 @@ async fn service(docker: &DockerCli, world: &ManagerFixture) {
     let logs = docker.ok(&["service", "logs", "web"]).await;
     assert!(logs.contains("web.1") && logs.contains("@n1") && logs.contains("| hello from a task"), "{logs}");
 
+    containers(docker).await;
+
     // Managers change its version until then, and a client with an older one is refused.
     let settled = || async { rollout_completed(&world.local().await, "web").await };
     settled().await;
@@ -177,6 +191,26 @@ async fn service(docker: &DockerCli, world: &ManagerFixture) {
         let name = if kind == "network" { "back" } else { "data" };
         docker.ok(&[kind, "rm", name]).await;
     }
+}
+
+/// The tasks of the service `web`, as containers.
+async fn containers(docker: &DockerCli) {
+    let listed = docker.ok(&["ps", "--filter", "label=com.docker.swarm.service.name=web", "-q"]).await;
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    let container = listed.lines().next().unwrap().to_owned();
+    let named = docker.ok(&["ps", "--format", "{{.Names}} {{.Image}} {{.Status}}"]).await;
+    assert!(named.contains("web.1.") && named.contains("nginx:1.27 Up "), "{named}");
+    assert_eq!(docker.json(&["inspect", &container]).await[0]["State"]["Status"], "running");
+    assert_eq!(docker.ok(&["logs", &container]).await, "hello from a task\n");
+    let stats = docker.ok(&["stats", "--no-stream", "--format", "{{.Name}} {{.CPUPerc}}", &container]).await;
+    assert!(stats.starts_with("web."), "{stats}");
+    let exec = |words: &str| format!("docker exec {words}; echo code $?");
+    let cat = docker.shell(&format!("echo hello | {}", exec(&format!("-i {container} cat")))).await;
+    assert_eq!(cat, "hello\ncode 7\n");
+    assert_eq!(docker.shell(&exec(&format!("{container} nosuch"))).await, "code 127\n");
+    docker.ok(&["exec", "--detach", &container, "sleep"]).await;
+    docker.ok(&["cp", &format!("{container}:/etc/motd"), "motd"]).await;
+    assert_eq!(std::fs::read_to_string(docker.directory.path().join("motd")).unwrap(), "hello");
 }
 
 /// Waits until no service is left.

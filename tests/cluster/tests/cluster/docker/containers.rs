@@ -100,8 +100,8 @@ async fn tasks_are_listed_as_containers() {
     let stats = docker.get(&format!("/containers/{id}/stats?stream=false")).await;
     assert_eq!((&stats["id"], &stats["cpu_stats"]["online_cpus"]), (&json!(id), &json!(4)));
 
-    docker.call("POST", &format!("/containers/{id}/restart?t=1"), None).await.refused(400);
-    docker.post(&format!("/containers/{id}/restart"), json!({})).await;
+    docker.call("POST", &format!("/containers/{id}/restart?signal=9"), None).await.refused(400);
+    docker.post(&format!("/containers/{id}/restart?t=10"), json!({})).await;
     eventually_async(WAIT_DEADLINE, "another container", || async {
         let listed = docker.get("/containers/json").await;
         let found = listed[0]["Id"].as_str().is_some_and(|other| other != id);

@@ -74,6 +74,11 @@ Keys: c, m, n and s sort the tasks by CPU, memory, name and state, and the same 
 filters them by name, node or state; the arrow keys choose a task, Enter shows its log, Esc closes it; q ends. Nodes \
 measure usage every five seconds. RESERVED is what services reserve of a node.";
 
+const IMPORT_SWARM_NOTES: &str = "\
+It changes nothing, and needs no cluster of Warren: `warren import-swarm > swarm.yaml`, then `warren diff -f \
+swarm.yaml` and `warren apply -f swarm.yaml`. Standard error says what the documents cannot carry: the data of secrets \
+and volumes, labels of nodes. The exit code is 1 if an object was left out.";
+
 /// Run containers on a cluster of Linux machines
 #[derive(Debug, Parser)]
 #[command(name = "warren", version, propagate_version = true, max_term_width = 110, after_help = DOCKER_NOTES)]
@@ -216,6 +221,13 @@ pub enum CliCommand {
     },
     /// Explain why an object is as it is, and what to do
     Why(WhyArgs),
+    /// Print the objects of a running Docker Swarm as documents for `apply`
+    #[command(after_help = IMPORT_SWARM_NOTES)]
+    ImportSwarm {
+        /// Socket of Docker on a manager of the Swarm
+        #[arg(long, value_name = "PATH", default_value = "/var/run/docker.sock")]
+        socket: PathBuf,
+    },
     /// Print the script that completes commands, flags and names in a shell
     Completion {
         /// Shell

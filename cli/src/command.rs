@@ -24,6 +24,7 @@ mod secret_object;
 mod security_check;
 mod service;
 mod stack;
+mod swarm_import;
 mod system;
 mod task;
 mod token;
@@ -76,6 +77,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Inspect { object } => inspect::run(&global, object).await,
         CliCommand::Top => top::run(&global).await,
         CliCommand::Why(args) => why::run(&global, args).await,
+        CliCommand::ImportSwarm { socket } => swarm_import::run(&global, &socket).await,
         CliCommand::Completion { shell } => completion::script(shell).map(success),
         CliCommand::Man { directory } => man::run(directory).map(success),
         CliCommand::Complete { words } => completion::candidates(&global, &words).await.map(success),

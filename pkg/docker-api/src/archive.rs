@@ -1,7 +1,5 @@
 //! `/containers/ID/archive`: files of a container as a tar archive.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http_body_util::BodyExt;
@@ -11,6 +9,7 @@ use hyper::header::HeaderValue;
 use serde_json::json;
 use tar::{Archive, EntryType};
 use warren_client::{Client, INPUT_CHUNK, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram};
+use warren_documents::encode_base64;
 use warren_proto::v1;
 use warren_proto::v1::exec_target::Work;
 use warren_types::Timestamp;
@@ -170,7 +169,7 @@ fn stat_of(archive: &[u8]) -> Option<HeaderValue> {
         "size": entry.size(), "mode": mode & 0o777 | kind | special, "mtime": modified.to_string(),
         "linkTarget": link.map(|target| target.to_string_lossy().into_owned()).unwrap_or_default(),
     });
-    HeaderValue::from_str(&STANDARD.encode(stat.to_string())).ok()
+    HeaderValue::from_str(&encode_base64(stat.to_string().as_bytes())).ok()
 }
 
 /// Passes the body on as the input.
@@ -193,6 +192,8 @@ async fn feed(mut body: Incoming, mut input: ProgramInput) -> Result<(), DockerE
 
 #[cfg(test)]
 mod tests {
+    use warren_documents::decode_base64;
+
     use super::*;
 
     fn stat(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> serde_json::Value {
@@ -200,7 +201,7 @@ mod tests {
         build(&mut archive);
         let archive = archive.into_inner().unwrap();
         assert_eq!(stat_of(&archive[..300]), None);
-        serde_json::from_slice(&STANDARD.decode(stat_of(&archive).unwrap()).unwrap()).unwrap()
+        serde_json::from_slice(&decode_base64(stat_of(&archive).unwrap().to_str().unwrap()).unwrap()).unwrap()
     }
 
     fn header(kind: EntryType, mode: u32) -> tar::Header {

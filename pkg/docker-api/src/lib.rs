@@ -30,6 +30,7 @@ pub mod server;
 mod services;
 mod spec;
 mod swarm;
+pub mod swarm_import;
 mod system;
 mod task_ids;
 mod tasks;

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use warren_docker_api::swarm_import::SwarmObjects;
+use warren_documents::service_document;
+use warren_proto::convert::stored_service_spec;
 use warren_security::Role;
 use warren_testkit::wait::eventually_async;
 use warren_types::NodeDescription;
@@ -320,6 +323,48 @@ async fn service_lives_through_the_api() {
         .collect();
     assert_eq!((actions.first().unwrap().as_str(), actions.last().unwrap().as_str()), ("create", "remove"));
     assert!(actions.iter().any(|action| action == "update"));
+    worker.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn swarm_is_read_as_documents() {
+    let (world, docker) = world().await;
+    let worker = run_worker(&world).await;
+    docker.post("/networks/create", json!({"Name": "back", "Driver": "overlay", "Internal": true})).await;
+    for kind in ["secrets", "configs"] {
+        docker.post(&format!("/{kind}/create"), json!({"Name": "token", "Data": "aHVudGVyMg=="})).await;
+    }
+    let mount = json!({"Type": "volume", "Source": "data", "Target": "/data"});
+    let container = json!({"Image": "nginx:1.27", "Env": ["A=1"], "Mounts": [mount]});
+    docker
+        .post(
+            "/services/create",
+            json!({
+                "Name": "web", "Labels": {"tier": "front"}, "Mode": {"Replicated": {"Replicas": 2}},
+                "TaskTemplate": {"ContainerSpec": container, "Networks": [{"Target": "back"}]},
+                "EndpointSpec": {"Ports": [{"TargetPort": 80, "PublishedPort": 8080}]},
+            }),
+        )
+        .await;
+    let node = &docker.get("/nodes").await[0];
+    let path = format!("/nodes/n1/update?version={}", node["Version"]["Index"]);
+    let spec = json!({"Role": node["Spec"]["Role"], "Availability": "active", "Labels": {"zone": "a"}});
+    docker.post(&path, spec).await;
+
+    let SwarmObjects { documents, notes, left_out } = SwarmObjects::read(&docker.socket).await.unwrap();
+    assert_eq!(left_out, [""; 0]);
+    let kinds: Vec<&str> = documents.iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    // The default network is one of this cluster as well.
+    assert_eq!(kinds, ["Network", "Network", "Config", "Service"]);
+    let stored = world.local().await.services().get("web").await.unwrap().spec.unwrap();
+    assert_eq!(documents[3], service_document(&stored_service_spec(stored).unwrap()));
+    assert_eq!(documents[2]["spec"]["data"], "aHVudGVyMg==");
+    for expected in ["warren secret create token FILE", "warren node update n1 --label-add zone=a"] {
+        assert!(notes.iter().any(|note| note.contains(expected)), "{notes:?}");
+    }
+    let missing = docker.socket.with_extension("missing");
+    let refused = SwarmObjects::read(&missing).await.unwrap_err().to_string();
+    assert!(refused.contains("cannot be reached"), "{refused}");
     worker.abort();
 }
 

@@ -37,7 +37,7 @@ use crate::controllers::verification::VerificationMetrics;
 const DRIVER_STALL_LIMIT: Duration = Duration::from_secs(10);
 /// With less free disk space, a log write would soon fail.
 const MIN_FREE_BYTES: Bytes = Bytes(1 << 20);
-/// Maximum delay of the sweep of all keys, which is due every 30 seconds.
+/// Maximum delay of the resync of all keys, which is due every 30 seconds.
 const RESYNC_STALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// Counted metrics. Cheap to clone; all clones share the counters.

@@ -16,7 +16,7 @@ const DEBOUNCE: Duration = Duration::from_millis(2);
 /// Retry interval while the log cannot be written.
 const STALLED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// One object to reconcile. Ordered as a sweep enqueues them: cluster-wide ones first.
+/// One object to reconcile. Ordered as a resync enqueues them: cluster-wide ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReconcileKey {
     /// The feature level of the cluster.

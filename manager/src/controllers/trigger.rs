@@ -51,9 +51,9 @@ impl ReconcileTrigger {
         }
         let now = Instant::now();
         for key in keys {
-            // A lost wake-up is repeated by the next sweep.
+            // A lost wake-up is repeated by the next resync.
             if let Err(full) = self.keys.wake_at(key, now + key.debounce()) {
-                tracing::debug!(%full, "queue full: wake-up postponed to the next sweep");
+                tracing::debug!(%full, "queue full: wake-up postponed to the next resync");
             }
         }
     }

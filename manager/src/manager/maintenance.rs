@@ -56,9 +56,9 @@ pub(super) fn start_controllers(
         async move { planner.run(key).await }
     });
     let waker = Arc::new(ReconcileTrigger::new(store.clone(), registry.clone(), keys));
-    let sweeper = waker.clone();
+    let resync = waker.clone();
     background_tasks.spawn(RESYNC_TASK, RESYNC_INTERVAL, move || {
-        sweeper.wake_all();
+        resync.wake_all();
         std::future::ready(Ok::<(), BoxError>(()))
     });
     shutdown.spawn_cancellable("waker", async move { waker.run().await });

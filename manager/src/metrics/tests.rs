@@ -80,8 +80,8 @@ impl MetricsFixture {
         self.publisher.publish(published, Vec::new());
     }
 
-    /// The sweep has started a run, and will not start another.
-    async fn run_sweep(&self) {
+    /// The resync has started a run, and will not start another.
+    async fn run_resync(&self) {
         let (ran, mut runs) = mpsc::unbounded_channel();
         self.background_tasks.spawn(RESYNC_TASK, Duration::from_secs(3600), move || {
             ran.send(()).unwrap();
@@ -136,19 +136,19 @@ async fn follower_is_ready_while_leader_is_known() {
 #[tokio::test]
 async fn manager_is_healthy_while_background_tasks_run() {
     let world = fixture();
-    assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: background task is not running"]);
-    world.run_sweep().await;
+    assert_eq!(world.telemetry.unhealthy().await, ["manager: resync: background task is not running"]);
+    world.run_resync().await;
     world.publisher.record_turn();
     assert!(world.telemetry.unhealthy().await.is_empty());
     world.clock.advance(RESYNC_STALL_LIMIT + Duration::from_secs(1));
-    assert_eq!(world.telemetry.unhealthy().await, ["manager: sweep: last run started 121 s ago"]);
+    assert_eq!(world.telemetry.unhealthy().await, ["manager: resync: last run started 121 s ago"]);
     world.shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 
 #[tokio::test]
 async fn lost_entries_make_manager_unhealthy() {
     let world = fixture();
-    world.run_sweep().await;
+    world.run_resync().await;
     world.publisher.record_turn();
     world.publish(LEADER, None);
     assert!(world.telemetry.unhealthy().await.is_empty());
@@ -165,7 +165,7 @@ async fn lost_entries_make_manager_unhealthy() {
 #[tokio::test]
 async fn divergent_state_makes_manager_unhealthy() {
     let world = fixture();
-    world.run_sweep().await;
+    world.run_resync().await;
     world.publisher.record_turn();
     let take = |reported: [(MemberId, u64); 3]| {
         let digest = |(id, value)| (id, vec![StateDigest { index: 7, value }]);
@@ -224,7 +224,7 @@ async fn scrape_shows_log_scheduler_and_object_counts() {
     let peer = |id, matched, active| PeerProgress { id, matched, active, silent: !active };
     world.publisher.set_peers([peer(2, 2, true), peer(3, 7, false)].into());
     world.metrics.scheduler.record_run(Duration::from_millis(3), 5);
-    world.run_sweep().await;
+    world.run_resync().await;
     let command = Command::CreateCluster {
         id: ClusterId(Id(1)),
         ranges: Vec::new(),
@@ -257,7 +257,7 @@ async fn scrape_shows_log_scheduler_and_object_counts() {
         "warren_scheduler_placed_tasks_total 5",
         "warren_scheduler_pending_tasks 0.0",
         "warren_scheduler_duration_seconds_count 1",
-        "warren_background_task_runs_total{task=\"sweep\"} 1.0",
+        "warren_background_task_runs_total{task=\"resync\"} 1.0",
         "warren_nodes{status=\"READY\"} 0.0",
         "warren_tasks{state=\"RUNNING\"} 0.0",
         "warren_services 0.0",

@@ -35,7 +35,7 @@ const KERNEL_FILE_SYSTEMS: [u64; 9] = [
 #[derive(Debug)]
 pub struct FileTree {
     path: PathBuf,
-    /// Of its root in an archive; `.` for the content of a directory.
+    /// Of its root in an archive; `.` for the content of a directory, `/` for all files.
     name: PathBuf,
     found: Found,
 }
@@ -99,8 +99,11 @@ impl FileTree {
         if let Some(reason) = found.refusal() {
             return Err(Error::refused(path, reason));
         }
-        let name =
-            path.file_name().filter(|_| !names_content(path)).map_or_else(|| ".".into(), PathBuf::from);
+        let name = match path.file_name() {
+            _ if path.as_os_str() == "/" => "/".into(),
+            Some(name) if !names_content(path) => name.into(),
+            _ => ".".into(),
+        };
         Ok(Self { path: path.to_owned(), name, found })
     }
 
@@ -182,7 +185,7 @@ impl<W: Write> ArchiveWriter<'_, W> {
         Ok(())
     }
 
-    /// The library leaves `./` out, by which clients of Docker know the content of a directory.
+    /// The library leaves out the `./` or `/` before the content of a directory, which clients of Docker need.
     fn append(
         &mut self,
         mut header: Header,
@@ -191,20 +194,38 @@ impl<W: Write> ArchiveWriter<'_, W> {
         content: impl Read,
     ) -> io::Result<()> {
         let bytes = name.as_os_str().as_bytes();
-        let field = header.as_gnu_mut().map_or(0, |header| header.name.len());
-        let is_short = bytes.len() < field && link.is_none_or(|link| link.as_os_str().len() < field);
-        if !bytes.starts_with(b"./") || !is_short {
+        if !bytes.starts_with(b"./") && !bytes.starts_with(b"/") {
             return match link {
                 Some(link) => self.out.append_link(&mut header, name, link),
                 None => self.out.append_data(&mut header, name, content),
             };
         }
+        let link = link.map_or(&[][..], |link| link.as_os_str().as_bytes());
+        self.append_long(EntryType::GNULongLink, link)?;
+        self.append_long(EntryType::GNULongName, bytes)?;
         if let Some(header) = header.as_gnu_mut() {
-            header.name[..bytes.len()].copy_from_slice(bytes);
+            for (field, text) in [(&mut header.name, bytes), (&mut header.linkname, link)] {
+                let length = text.len().min(field.len() - 1);
+                field[..length].copy_from_slice(&text[..length]);
+            }
         }
-        link.map_or(Ok(()), |link| header.set_link_name_literal(link.as_os_str().as_bytes()))?;
         header.set_cksum();
         self.out.append(&header, content)
+    }
+
+    /// An entry with a text that is too long for the header of the next one, as GNU tar writes it.
+    fn append_long(&mut self, kind: EntryType, text: &[u8]) -> io::Result<()> {
+        let mut header = Header::new_gnu();
+        let field = header.as_gnu_mut().map_or(0, |header| header.name.len());
+        if text.len() < field {
+            return Ok(());
+        }
+        header.set_path("@LongLink")?;
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        header.set_size(text.len() as u64 + 1);
+        header.set_cksum();
+        self.out.append(&header, text.chain(&[0][..]))
     }
 
     fn add_file(&mut self, found: &Found, mut header: Header, path: &Path, name: PathBuf) -> Result<()> {

@@ -69,15 +69,23 @@ fn names_of_content_begin_with_a_dot() {
     fs::write(from.path().join("a").join(&long), "long").unwrap();
     fs::hard_link(from.path().join("a/b/one"), from.path().join("a/two")).unwrap();
     symlink("b/one", from.path().join("a/link")).unwrap();
+    symlink("t".repeat(150), from.path().join("a/far")).unwrap();
+    fs::write(from.path().join("a").join("y".repeat(98)), "").unwrap();
     let archive = packed(&root(&from), "/a/.", false).unwrap();
-    for found in tar::Archive::new(&archive[..]).entries().unwrap() {
-        let found = found.unwrap();
-        assert!(found.path_bytes().starts_with(b"./"), "{:?}", found.path());
-    }
+    let names = |archive: &[u8]| {
+        let mut archive = tar::Archive::new(archive);
+        let entries = archive.entries().unwrap().map(|entry| entry.unwrap().path_bytes().into_owned());
+        entries.collect::<Vec<_>>()
+    };
+    let found = names(&archive);
+    assert!(found.len() == 8 && found.iter().all(|name| name.starts_with(b"./")), "{found:?}");
+    let all = names(&packed(&root(&from), "/", false).unwrap());
+    assert!(all.iter().all(|name| name.starts_with(b"/")) && all.contains(&b"/a/b/one".to_vec()), "{all:?}");
     unpack(&to, "/new", Destination::Content, &archive).unwrap();
     assert_eq!(fs::read_to_string(to.path().join("new/link")).unwrap(), "one");
     assert_eq!(fs::read_to_string(to.path().join("new").join(long)).unwrap(), "long");
     assert_eq!(fs::metadata(to.path().join("new/two")).unwrap().nlink(), 2);
+    assert_eq!(fs::read_link(to.path().join("new/far")).unwrap(), Path::new(&"t".repeat(150)));
 }
 
 #[test]

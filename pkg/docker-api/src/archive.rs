@@ -1,5 +1,7 @@
 //! `/containers/ID/archive`: files of a container as a tar archive.
 
+use std::path::Path;
+
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http_body_util::BodyExt;
@@ -19,6 +21,8 @@ use crate::docker_error::DockerError;
 use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError, empty};
 
+/// The longest chain of links, as of the kernel.
+const MAX_LINKS: usize = 40;
 const TAR: &str = "application/x-tar";
 /// What the path is, as JSON in base64.
 const STAT_HEADER: &str = "x-docker-container-path-stat";
@@ -61,6 +65,9 @@ pub async fn read(client: &Client, container: &str, request: &DockerRequest) -> 
 /// `PUT /containers/ID/archive`: extracts an archive in a directory.
 pub async fn write(client: &Client, container: &str, request: &DockerRequest) -> Answer {
     let path = path(request)?.to_owned();
+    if request.has_content_encoding {
+        return Err(DockerError::invalid("Content-Encoding: archives are sent without compression"));
+    }
     let task = containers::find(client, container).await?;
     let body = request.take_stream().ok_or_else(|| DockerError::invalid("the request has no body"))?;
     let destination = v1::FilesDestination::Into.into();
@@ -102,22 +109,45 @@ struct BegunArchive {
     output: ProgramOutput,
 }
 
-/// Begins to read the files at the path, and says what is there.
+/// Begins to read the files at the path, and says what is there. Clients follow a link once: they get the end of a
+/// chain of links.
 async fn begin(
     client: &Client,
     container: &str,
     request: &DockerRequest,
 ) -> Result<(HeaderValue, BegunArchive), DockerError> {
     let path = path(request)?.to_owned();
-    let task = containers::find(client, container).await?;
+    let task = containers::find(client, container).await?.id;
+    let (mut stat, archive) = begin_at(client, &task, path.clone()).await?;
+    let (mut at, mut next) = (path, stat.link_target.clone());
+    for _ in 0..MAX_LINKS {
+        let Some(target) = next else { break };
+        at = Path::new(&at).parent().unwrap_or(Path::new("/")).join(target).to_string_lossy().into_owned();
+        stat.link_target = Some(at.clone());
+        next = match begin_at(client, &task, at.clone()).await {
+            Ok((stat, _)) => stat.link_target,
+            // A link to nothing.
+            Err(error) if error.status == StatusCode::NOT_FOUND => None,
+            Err(error) => return Err(error),
+        };
+    }
+    let stat = stat.header().ok_or_else(|| DockerError::invalid("path: its name cannot be shown"))?;
+    Ok((stat, archive))
+}
+
+async fn begin_at(
+    client: &Client,
+    task: &str,
+    path: String,
+) -> Result<(FileStat, BegunArchive), DockerError> {
     let work = Work::ReadFiles(v1::ReadFiles { path, follow: false });
-    let RunningProgram { mut output, .. } = client.tasks().exec(target(task.id, work)).await?;
+    let RunningProgram { mut output, .. } = client.tasks().exec(target(task.to_owned(), work)).await?;
     let mut first = BytesMut::new();
     loop {
         let part = next_part(&mut output).await?;
         let is_complete = part.is_none();
         first.extend_from_slice(&part.unwrap_or_default());
-        if let Some(stat) = stat_of(&first) {
+        if let Some(stat) = FileStat::of(&first) {
             return Ok((stat, BegunArchive { first: first.freeze(), output }));
         }
         if is_complete || first.len() > MAX_HEADER {
@@ -147,29 +177,51 @@ async fn next_part(output: &mut ProgramOutput) -> Result<Option<Bytes>, DockerEr
     }
 }
 
-/// What the first entry of an archive is; `None` if more of it must be read.
-fn stat_of(archive: &[u8]) -> Option<HeaderValue> {
-    let mut archive = Archive::new(archive);
-    let entry = archive.entries().ok()?.next()?.ok()?;
-    let header = entry.header();
-    let mode = header.mode().ok()?;
-    let kind = match header.entry_type() {
-        EntryType::Directory => DIRECTORY,
-        EntryType::Symlink => LINK,
-        _ => 0,
-    };
-    let special = [(0o4000, SET_UID), (0o2000, SET_GID), (0o1000, STICKY)];
-    let special = special.into_iter().filter(|(bit, _)| mode & bit != 0).fold(0, |all, (_, bit)| all | bit);
-    let link =
-        if header.entry_type() == EntryType::Symlink { entry.link_name().ok().flatten() } else { None };
-    let name = entry.path().ok()?;
-    let modified = Timestamp(header.mtime().ok()?.saturating_mul(1000));
-    let stat = json!({
-        "name": name.file_name().map_or_else(|| name.to_string_lossy(), |last| last.to_string_lossy()),
-        "size": entry.size(), "mode": mode & 0o777 | kind | special, "mtime": modified.to_string(),
-        "linkTarget": link.map(|target| target.to_string_lossy().into_owned()).unwrap_or_default(),
-    });
-    HeaderValue::from_str(&encode_base64(stat.to_string().as_bytes())).ok()
+/// What is at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileStat {
+    name: String,
+    size: u64,
+    /// As of Go.
+    mode: u32,
+    modified: Timestamp,
+    link_target: Option<String>,
+}
+
+impl FileStat {
+    /// Of the first entry of an archive; `None` if more of it must be read.
+    fn of(archive: &[u8]) -> Option<Self> {
+        let mut archive = Archive::new(archive);
+        let entry = archive.entries().ok()?.next()?.ok()?;
+        let header = entry.header();
+        let mode = header.mode().ok()?;
+        let kind = match header.entry_type() {
+            EntryType::Directory => DIRECTORY,
+            EntryType::Symlink => LINK,
+            _ => 0,
+        };
+        let special = [(0o4000, SET_UID), (0o2000, SET_GID), (0o1000, STICKY)];
+        let special =
+            special.into_iter().filter(|(bit, _)| mode & bit != 0).fold(0, |all, (_, bit)| all | bit);
+        let is_link = header.entry_type() == EntryType::Symlink;
+        let link = if is_link { entry.link_name().ok().flatten() } else { None };
+        let name = entry.path().ok()?;
+        Some(Self {
+            name: name.file_name().map_or(name.as_os_str(), |last| last).to_string_lossy().into_owned(),
+            size: entry.size(),
+            mode: mode & 0o777 | kind | special,
+            modified: Timestamp(header.mtime().ok()?.saturating_mul(1000)),
+            link_target: link.map(|target| target.to_string_lossy().into_owned()),
+        })
+    }
+
+    fn header(&self) -> Option<HeaderValue> {
+        let stat = json!({
+            "name": self.name, "size": self.size, "mode": self.mode, "mtime": self.modified.to_string(),
+            "linkTarget": self.link_target.as_deref().unwrap_or_default(),
+        });
+        HeaderValue::from_str(&encode_base64(stat.to_string().as_bytes())).ok()
+    }
 }
 
 /// Passes the body on as the input.
@@ -192,16 +244,14 @@ async fn feed(mut body: Incoming, mut input: ProgramInput) -> Result<(), DockerE
 
 #[cfg(test)]
 mod tests {
-    use warren_documents::decode_base64;
-
     use super::*;
 
-    fn stat(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> serde_json::Value {
+    fn stat(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> FileStat {
         let mut archive = tar::Builder::new(Vec::new());
         build(&mut archive);
         let archive = archive.into_inner().unwrap();
-        assert_eq!(stat_of(&archive[..300]), None);
-        serde_json::from_slice(&decode_base64(stat_of(&archive).unwrap().to_str().unwrap()).unwrap()).unwrap()
+        assert_eq!(FileStat::of(&archive[..300]), None);
+        FileStat::of(&archive).unwrap()
     }
 
     fn header(kind: EntryType, mode: u32) -> tar::Header {
@@ -220,16 +270,19 @@ mod tests {
             archive.append_data(&mut header, "etc", &[][..]).unwrap();
             archive.append_data(&mut self::header(EntryType::Regular, 0o600), "etc/x", &[][..]).unwrap();
         });
-        let mode = 0o755 | DIRECTORY | STICKY;
-        let expected = json!({
-            "name": "etc", "size": 0, "mode": mode, "mtime": "2023-11-14T22:13:20Z", "linkTarget": "",
-        });
+        let expected = FileStat {
+            name: "etc".into(),
+            size: 0,
+            mode: 0o755 | DIRECTORY | STICKY,
+            modified: Timestamp(1_700_000_000_000),
+            link_target: None,
+        };
         assert_eq!(directory, expected);
         let link = stat(|archive| {
             let mut header = header(EntryType::Symlink, 0o777);
             archive.append_link(&mut header, "a".repeat(150), "/b").unwrap();
         });
-        assert_eq!((&link["linkTarget"], &link["mode"]), (&json!("/b"), &json!(0o777 | LINK)));
-        assert_eq!(link["name"], "a".repeat(150));
+        assert_eq!((link.link_target.as_deref(), link.mode), (Some("/b"), 0o777 | LINK));
+        assert_eq!(link.name, "a".repeat(150));
     }
 }

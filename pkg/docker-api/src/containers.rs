@@ -14,6 +14,7 @@ use warren_proto::v1;
 use warren_types::TaskSpec;
 
 use crate::docker_error::DockerError;
+use crate::images::{familiar, split_tag};
 use crate::object_ids::{ObjectIds, id_of};
 use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError, empty, joined, ok, time};
@@ -26,6 +27,8 @@ const FILTERS: [&str; 11] =
     ["ancestor", "exited", "health", "id", "is-task", "label", "name", "network", "node", "status", "volume"];
 /// The least number of digits of a prefix of an id.
 const MIN_PREFIX: usize = 6;
+/// What a part of a name does not have.
+const REGULAR_EXPRESSION: [char; 11] = ['*', '+', '?', '[', ']', '(', ')', '{', '}', '|', '\\'];
 /// Time between two statistics.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -49,6 +52,9 @@ pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerEr
     }
     let is_prefix = reference.len() >= MIN_PREFIX && reference.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_prefix {
+        if let Some(task) = find_by_service(client, reference).await? {
+            return Ok(task);
+        }
         let mut all = client.tasks().list(TaskFilter::default()).await?;
         all.retain(|task| container_id(&task.id).starts_with(reference));
         return match all.as_slice() {
@@ -64,6 +70,31 @@ pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerEr
     if reference.contains('.') { get(reference).await } else { Err(missing()) }
 }
 
+/// The number of a task and the first digits of its service are its prefix: with one such service and task, no list of
+/// all tasks is needed.
+async fn find_by_service(client: &Client, prefix: &str) -> Result<Option<v1::Task>, DockerError> {
+    let Some((number, digits)) =
+        prefix.split_at_checked(6).filter(|(_, digits)| (6..=32).contains(&digits.len()))
+    else {
+        return Ok(None);
+    };
+    let Ok(number) = u64::from_str_radix(number, 16) else { return Ok(None) };
+    let mut found = None;
+    for service in client.services().list().await? {
+        let task = format!("{}-{number}", service.id);
+        if !container_id(&task)[6..].starts_with(digits) {
+            continue;
+        }
+        match client.tasks().get(&task).await {
+            Ok(_) if found.is_some() => return Ok(None),
+            Ok(task) => found = Some(task),
+            Err(Error::Refused { problem }) if problem.code == Code::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
+}
+
 /// It runs, and its node is not lost.
 pub fn is_running(task: &v1::Task) -> bool {
     task.state() == v1::TaskState::Running && task.lost_since.is_none() && !task.removed
@@ -72,8 +103,10 @@ pub fn is_running(task: &v1::Task) -> bool {
 /// `GET /containers/json`.
 pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     let filters = request.filters(&FILTERS)?;
-    if request.flag("size") {
-        return Err(DockerError::unsupported("size: the sizes of containers are not measured"));
+    if filters.values("name").into_iter().flatten().any(|name| name.contains(REGULAR_EXPRESSION)) {
+        return Err(DockerError::invalid(
+            "name: regular expressions are not served; give a part of the name",
+        ));
     }
     let limit = match request.text("limit") {
         None => 0,
@@ -100,7 +133,7 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
             && (filters.name_part(&view.name) || filters.name_part(&format!("/{}", view.name)))
             && filters.any("status", |status| status == view.status())
             && filters.any("health", |health| health == view.health())
-            && filters.any("ancestor", |wanted| image == wanted || image.starts_with(&format!("{wanted}:")))
+            && filters.any("ancestor", |wanted| is_image(wanted, &image, &task.digest))
             && filters.any("is-task", |wanted| matches!(wanted, "true" | "1"))
             && filters.any("node", |node| task.node_name == node || task.node_id.starts_with(node))
             && filters.any("network", has_network)
@@ -118,6 +151,18 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     ok(&shown.into_iter().map(|(_, one)| one).collect())
 }
 
+/// Whether a name, an id, or a part of either that Docker shows, means the image.
+fn is_image(wanted: &str, image: &str, digest: &str) -> bool {
+    let (image, wanted) = (familiar(image), familiar(wanted));
+    let (repository, tag) = split_tag(image.split('@').next().unwrap_or(image));
+    let (wanted_repository, wanted_tag) = split_tag(wanted);
+    let is_id =
+        wanted.len() >= 12 && [wanted, &format!("sha256:{wanted}")].iter().any(|id| digest.starts_with(id));
+    let is_name =
+        repository == wanted_repository && wanted_tag.unwrap_or("latest") == tag.unwrap_or("latest");
+    is_id || image == wanted || is_name
+}
+
 /// `GET /containers/ID/json`.
 pub async fn inspect(client: &Client, reference: &str) -> Answer {
     let task = find(client, reference).await?;
@@ -127,6 +172,9 @@ pub async fn inspect(client: &Client, reference: &str) -> Answer {
 
 /// `GET /containers/ID/logs`.
 pub async fn logs(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    if request.text("until").is_some_and(|until| until != "0") {
+        return Err(DockerError::invalid("until: logs are read to their end; leave it out"));
+    }
     let task = find(client, reference).await?;
     logs::read_task(client, task, request).await
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt};
 use http_body_util::BodyDataStream;
+use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio_util::io::StreamReader;
 use warren_client::{Client, Error, ImageImport, ImagePulls, PullOptions};
@@ -30,7 +31,11 @@ struct ClusterImage {
 /// The images of the nodes that answer, by digest.
 async fn read(client: &Client) -> Result<BTreeMap<String, ClusterImage>, Error> {
     let mut all: BTreeMap<String, ClusterImage> = BTreeMap::new();
-    for node in client.images().list(Vec::new()).await? {
+    let nodes = match client.images().list(Vec::new()).await {
+        Err(Error::Refused { problem }) if problem.reason == "NO_READY_NODE" => return Ok(all),
+        nodes => nodes?,
+    };
+    for node in nodes {
         if !node.error.is_empty() {
             tracing::warn!(node = node.node, error = node.error, "a node does not list its images");
         }
@@ -47,9 +52,18 @@ async fn read(client: &Client) -> Result<BTreeMap<String, ClusterImage>, Error> 
 }
 
 /// Docker leaves out its own registry and that part of a name.
-fn familiar(reference: &str) -> &str {
+pub fn familiar(reference: &str) -> &str {
     let hub = reference.strip_prefix("docker.io/").unwrap_or(reference);
     hub.strip_prefix("library/").filter(|_| hub != reference).unwrap_or(hub)
+}
+
+/// A name without its tag, and the tag. It is behind the last slash; a port is not.
+pub fn split_tag(name: &str) -> (&str, Option<&str>) {
+    let last = name.rfind('/').map_or(0, |at| at + 1);
+    match name[last..].find(':') {
+        Some(at) => (&name[..last + at], Some(&name[last + at + 1..])),
+        None => (name, None),
+    }
 }
 
 impl ClusterImage {
@@ -62,10 +76,7 @@ impl ClusterImage {
                 Some((name, _)) => (familiar(name), true),
                 None => (familiar(name), false),
             };
-            // The tag is behind the last slash; a port is not.
-            let last = name.rfind('/').map_or(0, |at| at + 1);
-            let repository = name[last..].find(':').map_or(name, |at| &name[..last + at]);
-            let digest = format!("{repository}@{}", self.image.digest);
+            let digest = format!("{}@{}", split_tag(name).0, self.image.digest);
             if !is_digest {
                 tags.push(name.to_owned());
             }
@@ -137,6 +148,11 @@ pub async fn pull(client: &Client, request: &DockerRequest) -> Answer {
     if request.text("fromSrc").is_some() {
         return Err(DockerError::unsupported("fromSrc: images are not made of archives of files"));
     }
+    if request.text("tag").is_none() && !request.text("fromImage").is_some_and(|image| image.contains('@')) {
+        return Err(DockerError::invalid(
+            "tag: it is missing; all tags of a repository are not pulled at once",
+        ));
+    }
     if request.text("platform").is_some() {
         return Err(DockerError::invalid("platform: each node pulls the image of its own platform"));
     }
@@ -152,22 +168,9 @@ pub async fn pull(client: &Client, request: &DockerRequest) -> Answer {
     if request.has_registry_auth {
         begin.push(json!({"status": "The logins of the cluster are used: `warren registry login`"}));
     }
-    let next = |mut pulls: ImagePulls| async {
-        let progress = pulls.next().await.transpose()?;
-        let line = progress.map(|progress| {
-            let node = progress.node;
-            match progress.event {
-                Some(Pulled::Progress(text)) => json!({"status": text, "id": node}),
-                Some(Pulled::Pulled(image)) => {
-                    json!({"status": format!("Pull complete, digest: {}", image.digest), "id": node})
-                }
-                Some(Pulled::Error(error)) => error_line(&format!("node {node}: {error}")),
-                None => json!({"status": "", "id": node}),
-            }
-        });
-        Some((line, pulls))
-    };
-    Ok(response::stream("application/json", lines(begin, stream::unfold(pulls, next))))
+    let progress =
+        Progress { source: PullOrImport::Pull(pulls), names: BTreeSet::new(), failures: Vec::new() };
+    Ok(response::stream("application/json", lines(begin, progress)))
 }
 
 /// `POST /images/load`: imports an archive on all nodes that are READY.
@@ -175,40 +178,72 @@ pub async fn load(client: &Client, request: &DockerRequest) -> Answer {
     let body = request.take_stream().ok_or_else(|| DockerError::invalid("the request has no body"))?;
     let archive = StreamReader::new(BodyDataStream::new(body).map_err(std::io::Error::other));
     let import = client.images().import(Vec::new(), archive).await?;
-    let loading = LoadedImages { import, names: BTreeSet::new() };
-    Ok(response::stream("application/json", lines(Vec::new(), stream::unfold(loading, LoadedImages::next))))
+    let source = PullOrImport::Import(import);
+    let progress = Progress { source, names: BTreeSet::new(), failures: Vec::new() };
+    Ok(response::stream("application/json", lines(Vec::new(), progress)))
 }
 
-struct LoadedImages {
-    import: ImageImport,
-    /// Those that were loaded; each is told once, at the end, as clients read the names of images there.
+enum PullOrImport {
+    Pull(ImagePulls),
+    Import(ImageImport),
+}
+
+/// The progress of all nodes. Clients end at the first error, which would cancel the other nodes: so errors are told
+/// once all of them have ended, like the names of loaded images, which clients read.
+struct Progress {
+    source: PullOrImport,
     names: BTreeSet<String>,
+    failures: Vec<String>,
 }
 
-impl LoadedImages {
-    async fn next(mut self) -> Option<(Result<Value, Error>, Self)> {
+impl Progress {
+    /// The next line; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Value>, Error> {
         loop {
-            let progress = match self.import.next().await.transpose() {
-                None => {
-                    let name = self.names.pop_first()?;
-                    return Some((Ok(json!({"stream": format!("Loaded image: {name}\n")})), self));
-                }
-                Some(Ok(progress)) => progress,
-                Some(Err(error)) => return Some((Err(error), self)),
+            let (node, text) = match &mut self.source {
+                PullOrImport::Pull(pulls) => match pulls.next().await? {
+                    None => return Ok(None),
+                    Some(v1::PullProgress { node, event }) => match event {
+                        Some(Pulled::Progress(text)) => (node, Ok(text)),
+                        Some(Pulled::Pulled(image)) => {
+                            (node, Ok(format!("Pull complete, digest: {}", image.digest)))
+                        }
+                        Some(Pulled::Error(error)) => (node, Err(error)),
+                        None => continue,
+                    },
+                },
+                PullOrImport::Import(import) => match import.next().await? {
+                    None => return Ok(None),
+                    Some(v1::ImportProgress { node, event }) => match event {
+                        Some(Imported::Imported(image)) => {
+                            let name = familiar(&image.reference).to_owned();
+                            let text = format!("Loaded {name}");
+                            self.names.insert(name);
+                            (node, Ok(text))
+                        }
+                        Some(Imported::Error(error)) => (node, Err(error)),
+                        Some(Imported::ReceivedBytes(_) | Imported::Done(_)) | None => continue,
+                    },
+                },
             };
-            let node = progress.node;
-            let line = match progress.event {
-                Some(Imported::Imported(image)) => {
-                    let name = familiar(&image.reference).to_owned();
-                    let line = json!({"status": format!("Loaded {name}"), "id": node});
-                    self.names.insert(name);
-                    line
-                }
-                Some(Imported::Error(error)) => error_line(&format!("node {node}: {error}")),
-                Some(Imported::ReceivedBytes(_) | Imported::Done(_)) | None => continue,
-            };
-            return Some((Ok(line), self));
+            let text = text.unwrap_or_else(|error| {
+                self.failures.push(format!("node {node}: {error}"));
+                format!("failed: {error}")
+            });
+            return Ok(Some(json!({"status": text, "id": node})));
         }
+    }
+
+    /// The lines after the end.
+    fn summary(self, broken: Option<&Error>) -> Vec<Value> {
+        let Self { names, mut failures, .. } = self;
+        failures.extend(broken.map(ToString::to_string));
+        let names = names.into_iter().map(|name| json!({"stream": format!("Loaded image: {name}\n")}));
+        let failures = (!failures.is_empty()).then(|| {
+            let message = failures.join("; ");
+            json!({"errorDetail": {"message": message}, "error": message})
+        });
+        names.chain(failures).collect()
     }
 }
 
@@ -224,36 +259,30 @@ pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
     }
     let mut deleted = Vec::new();
     let mut bytes = 0_u64;
-    for image in
-        client.images().prune(Vec::new(), Duration::ZERO).await?.into_iter().flat_map(|node| node.images)
-    {
+    let nodes = client.images().prune(Vec::new(), Duration::ZERO).await?;
+    if let Some(failed) = nodes.iter().find(|node| !node.error.is_empty()) {
+        let message = format!("node {}: {}", failed.node, failed.error);
+        return Err(DockerError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
+    }
+    for image in nodes.into_iter().flat_map(|node| node.images) {
         deleted.push(json!({"Untagged": familiar(&image.reference)}));
         bytes = bytes.saturating_add(image.size_bytes);
     }
     ok(&json!({"ImagesDeleted": deleted, "SpaceReclaimed": bytes}))
 }
 
-fn error_line(message: &str) -> Value {
-    json!({"errorDetail": {"message": message}, "error": message})
-}
-
-/// Progress as lines of JSON; an error is the last one.
-fn lines(
-    begin: Vec<Value>,
-    progress: impl Stream<Item = Result<Value, Error>>,
-) -> impl Stream<Item = Result<Bytes, BodyError>> {
-    let begin = stream::iter(begin.into_iter().map(Ok));
-    begin.chain(progress).scan(false, |has_ended, line| {
-        let line = match line {
-            _ if *has_ended => return futures::future::ready(None),
-            Ok(line) => line,
-            Err(error) => {
-                *has_ended = true;
-                error_line(&error.to_string())
-            }
-        };
-        futures::future::ready(Some(Ok(Bytes::from(line.to_string() + "\n"))))
-    })
+/// Progress as lines of JSON.
+fn lines(begin: Vec<Value>, progress: Progress) -> impl Stream<Item = Result<Bytes, BodyError>> {
+    let next = |progress: Option<Progress>| async {
+        let mut progress = progress?;
+        Some(match progress.next().await {
+            Ok(Some(line)) => (vec![line], Some(progress)),
+            Ok(None) => (progress.summary(None), None),
+            Err(error) => (progress.summary(Some(&error)), None),
+        })
+    };
+    let lines = stream::once(async { begin }).chain(stream::unfold(Some(progress), next));
+    lines.flat_map(stream::iter).map(|line| Ok(Bytes::from(line.to_string() + "\n")))
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod docker_error;
 mod events;
 mod filters;
 mod frames;
+mod hang_up;
 mod images;
 mod logs;
 mod model;

@@ -2,18 +2,20 @@
 //! then start it on a connection that becomes its input and output, and ask for its exit code at last.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use hyper::StatusCode;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
-use hyper_util::rt::TokioIo;
 use rand::RngExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 use warren_client::{
     Client, Error, INPUT_CHUNK, ProgramControl, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram,
 };
@@ -24,7 +26,7 @@ use warren_proto::v1::exec_target::Work;
 use crate::containers;
 use crate::docker_error::DockerError;
 use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
-use crate::request::DockerRequest;
+use crate::request::{DockerRequest, UpgradedConnection};
 use crate::response::{self, Answer, BodyError, created, empty, ok};
 use crate::task_ids::container_id;
 
@@ -35,6 +37,11 @@ const NOT_FOUND: u32 = 127;
 const NOT_EXECUTABLE: u32 = 126;
 /// Exit code of a program whose end nobody knows.
 const LOST: u32 = 255;
+/// How long a client has to close its connection once its program has ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a size waits for the start of its program, looking this often.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_POLL: Duration = Duration::from_millis(20);
 /// The size of a terminal before its client tells it, as columns and rows.
 const TERMINAL: (u32, u32) = (80, 24);
 
@@ -194,8 +201,17 @@ pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> A
         text.parse().map_err(|_| DockerError::invalid(format!("{name}: it is not a number of characters")))
     };
     let size = v1::TerminalSize { columns: number("w")?, rows: number("h")? };
-    let ProgramState::Running(control) = programs.get(id)?.state else {
-        return Err(DockerError::new(StatusCode::CONFLICT, format!("exec command {id} does not run")));
+    // Clients send the size once, right after the start.
+    let late = Instant::now() + START_TIMEOUT;
+    let control = loop {
+        match programs.get(id)?.state {
+            ProgramState::Running(control) => break control,
+            ProgramState::Starting if Instant::now() < late => sleep(START_POLL).await,
+            _ => {
+                let message = format!("exec command {id} does not run");
+                return Err(DockerError::new(StatusCode::CONFLICT, message));
+            }
+        }
     };
     control.resize(size).await;
     empty(StatusCode::OK)
@@ -206,35 +222,47 @@ pub async fn start(client: &Client, programs: &Arc<Programs>, id: &str, request:
     let body: StartRequest = if request.has_body() { request.json()? } else { StartRequest::default() };
     let program = programs.begin(id)?;
     let mut end = RecordedEnd { id: id.to_owned(), programs: Arc::clone(programs), code: LOST };
-    let (is_raw, has_input) = (program.request.tty, program.request.attach_stdin);
+    let CreateRequest { tty: is_raw, attach_stdin: has_input, .. } = program.request;
+    let shown =
+        ShownOutput { is_raw, stdout: program.request.attach_stdout, stderr: program.request.attach_stderr };
     let target = target(&program, body.console_size);
     let upgrade = if body.detach { None } else { request.take_upgrade() };
     let Some(upgrade) = upgrade else {
         let running = client.tasks().exec(target).await.inspect_err(|error| end.code = exit_code(error))?;
-        let program = StartedProgram::new(running, end, is_raw, has_input);
+        let program = StartedProgram::new(running, end, shown);
         if !body.detach {
             return Ok(program.into_response());
         }
         let mut detached = lock(&programs.detached);
         while detached.try_join_next().is_some() {}
-        detached.spawn(program.run(tokio::io::empty(), tokio::io::sink()));
+        detached.spawn(async {
+            let (mut input, mut output) = (tokio::io::empty(), tokio::io::sink());
+            program.run(&mut input, &mut output, false, std::future::pending()).await;
+        });
         return empty(StatusCode::OK);
     };
     // It starts after the response, as in Docker: some clients lose output that comes together with the response.
     let client = client.clone();
     upgrade.then(move |connection| async move {
-        let (input, mut output) = tokio::io::split(TokioIo::new(connection));
+        let UpgradedConnection { mut input, mut output, hang_up } = connection;
         match client.tasks().exec(target).await {
-            Ok(running) => StartedProgram::new(running, end, is_raw, has_input).run(input, output).await,
+            Ok(running) => {
+                let program = StartedProgram::new(running, end, shown);
+                program.run(&mut input, &mut output, has_input, hang_up.detect()).await;
+            }
             Err(error) => {
                 end.code = exit_code(&error);
                 drop(end);
-                let line = frame(OutputStream::Stderr, format!("{error}\r\n").as_bytes(), is_raw);
+                let line = frame(OutputStream::Stderr, format!("{error}\r\n").as_bytes(), shown.is_raw);
                 let _ = output.write_all(&line).await;
             }
         }
+        let _ = output.shutdown().await;
+        // A connection that is closed with input that nobody read is an error for the client.
+        let mut nowhere = tokio::io::sink();
+        let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(&mut input, &mut nowhere)).await;
     });
-    Ok(upgraded(is_raw))
+    Ok(upgraded(shown.is_raw))
 }
 
 /// The exit code of a program that was not started, as of shells.
@@ -278,12 +306,19 @@ fn upgraded(is_raw: bool) -> response::DockerResponse {
     response
 }
 
+/// Which output a client wants, and in which form.
+#[derive(Debug, Clone, Copy)]
+struct ShownOutput {
+    is_raw: bool,
+    stdout: bool,
+    stderr: bool,
+}
+
 /// A running program. It ends when this is dropped.
 struct StartedProgram {
     running: RunningProgram,
     end: RecordedEnd,
-    is_raw: bool,
-    has_input: bool,
+    shown: ShownOutput,
 }
 
 /// Records the end of a program when it is dropped.
@@ -300,27 +335,34 @@ impl Drop for RecordedEnd {
 }
 
 impl StartedProgram {
-    fn new(running: RunningProgram, end: RecordedEnd, is_raw: bool, has_input: bool) -> Self {
+    fn new(running: RunningProgram, end: RecordedEnd, shown: ShownOutput) -> Self {
         end.programs.set(&end.id, ProgramState::Running(running.control.clone()));
-        Self { running, end, is_raw, has_input }
+        Self { running, end, shown }
     }
 
-    /// Runs it with a connection as its input and output.
-    async fn run(self, mut input: impl AsyncRead + Unpin, mut output: impl AsyncWrite + Unpin) {
-        let Self { running, mut end, is_raw, has_input } = self;
+    /// Runs it with a connection as its input and output, until it ends or the client hangs up. Its end is recorded
+    /// before the client sees the end of the output, and asks for the exit code.
+    async fn run(
+        self,
+        input: &mut (impl AsyncRead + Unpin),
+        output: &mut (impl AsyncWrite + Unpin),
+        has_input: bool,
+        hang_up: impl Future<Output = ()>,
+    ) {
+        let Self { running, mut end, shown } = self;
         let RunningProgram { started: _, input: program_input, control: _, output: mut program_output } =
             running;
         let feed = async {
             if has_input {
-                feed(&mut input, program_input).await;
+                feed(input, program_input).await;
             }
             std::future::pending::<()>().await;
         };
         let print = async {
-            while let Some(frame) = next_frame(&mut program_output, &mut end, is_raw).await? {
+            while let Some(frame) = next_frame(&mut program_output, &mut end, shown).await? {
                 output.write_all(&frame).await.map_err(Error::Input)?;
             }
-            output.shutdown().await.map_err(Error::Input)
+            Ok::<_, Error>(())
         };
         tokio::select! {
             printed = print => {
@@ -329,15 +371,16 @@ impl StartedProgram {
                 }
             }
             () = feed => {}
+            () = hang_up => {}
         }
     }
 
     /// Its output as a response, for a client that sends no input.
     fn into_response(self) -> response::DockerResponse {
-        let is_raw = self.is_raw;
+        let is_raw = self.shown.is_raw;
         let frames = stream::unfold(Some(self), |program| async {
             let mut program = program?;
-            match next_frame(&mut program.running.output, &mut program.end, program.is_raw).await {
+            match next_frame(&mut program.running.output, &mut program.end, program.shown).await {
                 Ok(Some(frame)) => Some((Ok(frame), Some(program))),
                 Ok(None) => None,
                 Err(error) => Some((Err(BodyError::other(error)), None)),
@@ -351,18 +394,19 @@ impl StartedProgram {
 async fn next_frame(
     output: &mut ProgramOutput,
     end: &mut RecordedEnd,
-    is_raw: bool,
+    shown: ShownOutput,
 ) -> Result<Option<Bytes>, Error> {
     loop {
-        match output.next().await? {
-            ProgramEvent::Stdout(bytes) => return Ok(Some(frame(OutputStream::Stdout, &bytes, is_raw))),
-            ProgramEvent::Stderr(bytes) => return Ok(Some(frame(OutputStream::Stderr, &bytes, is_raw))),
-            ProgramEvent::OutputEnded => {}
+        let (stream, bytes) = match output.next().await? {
+            ProgramEvent::Stdout(bytes) if shown.stdout => (OutputStream::Stdout, bytes),
+            ProgramEvent::Stderr(bytes) if shown.stderr => (OutputStream::Stderr, bytes),
+            ProgramEvent::Stdout(_) | ProgramEvent::Stderr(_) | ProgramEvent::OutputEnded => continue,
             ProgramEvent::Exited(code) => {
                 end.code = code;
                 return Ok(None);
             }
-        }
+        };
+        return Ok(Some(frame(stream, &bytes, shown.is_raw)));
     }
 }
 

@@ -2,20 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io::Cursor;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, UPGRADE};
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, UPGRADE};
+use hyper::upgrade::OnUpgrade;
 use hyper::{Method, StatusCode};
+use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt, Chain, ReadHalf, WriteHalf};
+use warren_security::PeerConnection;
 use zeroize::Zeroizing;
 
 use crate::docker_error::DockerError;
 use crate::filters::Filters;
+use crate::hang_up::HangUp;
 
 /// The versions of the API, as numbers after `1.`.
 pub const VERSIONS: std::ops::RangeInclusive<u16> = 24..=44;
@@ -33,6 +40,8 @@ pub struct DockerRequest {
     pub query: BTreeMap<String, String>,
     /// The header `X-Registry-Auth` names a login.
     pub has_registry_auth: bool,
+    /// The body is compressed.
+    pub has_content_encoding: bool,
     content_type: String,
     body: Zeroizing<Vec<u8>>,
     /// A body that is read while the request is answered.
@@ -49,16 +58,31 @@ pub struct ConnectionUpgrade {
     work: UpgradedWork,
 }
 
+/// The bytes of both directions.
+pub struct UpgradedConnection {
+    /// What was received with the request comes first.
+    pub input: Chain<Cursor<Bytes>, ReadHalf<PeerConnection>>,
+    pub output: WriteHalf<PeerConnection>,
+    pub hang_up: HangUp,
+}
+
 impl ConnectionUpgrade {
     /// Runs `work` with the connection, once the response was sent.
-    pub fn then<F>(self, work: impl FnOnce(Upgraded) -> F + Send + 'static)
+    pub fn then<F>(self, work: impl FnOnce(UpgradedConnection) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send,
     {
         let upgraded = self.upgraded;
         let work = async move {
-            match upgraded.await {
-                Ok(connection) => work(connection).await,
+            match upgraded.await.map(|upgraded| upgraded.downcast::<TokioIo<PeerConnection>>()) {
+                Ok(Ok(parts)) => {
+                    let connection = parts.io.into_inner();
+                    let hang_up = HangUp::of(connection.as_fd().try_clone_to_owned());
+                    let (input, output) = tokio::io::split(connection);
+                    let input = Cursor::new(parts.read_buf).chain(input);
+                    work(UpgradedConnection { input, output, hang_up }).await;
+                }
+                Ok(Err(_)) => tracing::warn!("an upgraded connection of the Docker API is of another kind"),
                 Err(error) => tracing::debug!(%error, "a connection of the Docker API was not upgraded"),
             }
         };
@@ -81,6 +105,7 @@ impl DockerRequest {
         let content_type = header(CONTENT_TYPE.as_str()).to_owned();
         // `{}` in base64.
         let has_registry_auth = !matches!(header("x-registry-auth"), "" | "e30=" | "e30");
+        let has_content_encoding = !matches!(header(CONTENT_ENCODING.as_str()), "" | "identity");
         let late = |_| DockerError::new(StatusCode::REQUEST_TIMEOUT, "the body of the request took too long");
         let end = path.last().map(String::as_str);
         let is_archive = (head.method == Method::PUT && end == Some("archive")) || path == ["images", "load"];
@@ -95,6 +120,7 @@ impl DockerRequest {
             path,
             query,
             has_registry_auth,
+            has_content_encoding,
             content_type,
             body,
             stream: Mutex::new(stream),

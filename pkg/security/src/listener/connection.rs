@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -42,6 +43,15 @@ impl PeerConnection {
     /// Who is at the other end.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+}
+
+impl AsFd for PeerConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.io {
+            ConnectionIo::Tls(stream) => stream.get_ref().0.as_fd(),
+            ConnectionIo::Local(stream) => stream.as_fd(),
+        }
     }
 }
 

@@ -39,8 +39,14 @@ async fn exec(mut stream: ScriptedStream, work: Work) {
     let code = match work {
         Work::Program(_) if command == "sleep" => return stream.wait_closed().await,
         Work::Program(_) => {
-            while let Ok(Some(Frame::Data(bytes))) = stream.receive().await {
-                stream.send(Frame::Data(bytes)).await;
+            loop {
+                match stream.receive().await {
+                    Ok(Some(Frame::Data(bytes))) => stream.send(Frame::Data(bytes)).await,
+                    Ok(Some(Frame::Resize(v1::TerminalSize { columns, rows }))) => {
+                        stream.send(Frame::Data(format!("{columns}x{rows}").into())).await;
+                    }
+                    _ => break,
+                }
             }
             stream.send(Frame::StderrData("the input ended".into())).await;
             7
@@ -51,7 +57,13 @@ async fn exec(mut stream: ScriptedStream, work: Work) {
         }
         Work::WriteFiles(_) => {
             let is_whole = stream.archive().await.is_some_and(|archive| archive == motd());
-            u32::from(!is_whole)
+            if !is_whole {
+                let reason = v1::ExecFailureReason::CopyFailed.into();
+                let (field, message) = (String::new(), "this is no archive".to_owned());
+                stream.send(Frame::ExecFailure(v1::ExecFailure { reason, field, message })).await;
+                return stream.wait_closed().await;
+            }
+            0
         }
         Work::Connect(_) => 1,
     };

@@ -3,6 +3,7 @@
 mod cli;
 mod containers;
 mod http;
+mod prometheus;
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 
 use crate::fixture::ManagerFixture;
-use crate::worker::{ScriptedStream, ScriptedWorker};
+use crate::worker::{DIGEST, ScriptedStream, ScriptedWorker};
 
 /// Runs `cat`, which ends with the code 7, `sleep`, which writes nothing, and no other program. It has the file
 /// `/etc/motd`, and takes the archive of that.
@@ -71,6 +72,17 @@ async fn exec(mut stream: ScriptedStream, work: Work) {
     stream.wait_closed().await;
 }
 
+/// The image of the worker.
+fn image() -> v1::ImageInfo {
+    let reference = "docker.io/library/nginx:1.27".to_owned();
+    v1::ImageInfo { reference, digest: DIGEST.into(), size_bytes: 4096, ..Default::default() }
+}
+
+fn imported() -> v1::ImportedImageFrame {
+    let v1::ImageInfo { reference, digest, size_bytes, .. } = image();
+    v1::ImportedImageFrame { reference, digest, size_bytes }
+}
+
 /// An archive with the file `motd`.
 fn motd() -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
@@ -90,7 +102,23 @@ async fn run_worker(world: &ManagerFixture) -> JoinHandle<()> {
             worker.apply_assignment().await;
             let asked = timeout(Duration::from_millis(20), worker.next_stream_request()).await;
             let Ok(v1::OpenStream { stream_id, purpose, .. }) = asked else { continue };
-            let stream = worker.attach_to(stream_id).await;
+            let mut stream = worker.attach_to(stream_id).await;
+            match &purpose {
+                Some(Purpose::ListImages(_) | Purpose::PruneImages(_)) => {
+                    stream.send(Frame::Images(v1::ImageList { images: vec![image()] })).await;
+                }
+                Some(Purpose::PullImage(pull)) if pull.reference.ends_with("missing:1") => {
+                    stream.send(Frame::Progress("1 of 2 layers".into())).await;
+                    stream.send(Frame::Error("the registry does not know it".into())).await;
+                    tokio::spawn(stream.wait_closed());
+                    continue;
+                }
+                Some(Purpose::PullImage(_)) => stream.send(Frame::Imported(imported())).await,
+                Some(Purpose::ImportImage(_)) if stream.archive().await == Some(motd()) => {
+                    stream.send(Frame::Imported(imported())).await;
+                }
+                _ => {}
+            }
             if let Some(Purpose::ExecTask(v1::ExecTask { work: Some(work), .. })) = purpose {
                 tokio::spawn(exec(stream, work));
                 continue;

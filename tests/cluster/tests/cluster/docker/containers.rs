@@ -8,6 +8,7 @@ use warren_testkit::wait::eventually_async;
 use super::http::{DockerClient, world};
 use super::{motd, run_worker};
 use crate::fixture::WAIT_DEADLINE;
+use crate::worker::DIGEST;
 
 /// A service with one task that runs, and the id of its container.
 async fn running(docker: &DockerClient) -> String {
@@ -190,5 +191,46 @@ async fn files_are_copied_in_both_directions() {
     let target = format!("{path}?path=%2Ftmp&noOverwriteDirNonDir=true");
     assert_eq!(docker.send("PUT", &target, "application/x-tar", &motd()).await.status, 200);
     docker.send("PUT", &target, "application/x-tar", b"no archive").await.refused(500);
+    worker.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn images_of_all_nodes_are_one_list() {
+    let (world, docker) = world().await;
+    // Without a node: no images, and no error, by which `docker inspect` would end.
+    assert_eq!(docker.get("/images/json").await, json!([]));
+    docker.call("GET", "/images/nginx:1.27/json", None).await.refused(404);
+    let worker = run_worker(&world).await;
+    eventually_async(WAIT_DEADLINE, "the images of the node", || async {
+        let listed = docker.get("/images/json").await;
+        let tags = &listed[0]["RepoTags"];
+        if *tags == json!(["nginx:1.27"]) { Ok(()) } else { Err(listed.to_string()) }
+    })
+    .await;
+    let shown = docker.get("/images/nginx:1.27/json").await;
+    assert_eq!((&shown["Id"], &shown["Size"]), (&json!(DIGEST), &json!(4096)));
+    assert_eq!(shown["RepoDigests"], json!([format!("nginx@{DIGEST}")]));
+    docker.call("GET", "/images/nginx/json", None).await.refused(404);
+    let filter = "filters=%7B%22reference%22%3A%5B%22ngi%2A%22%5D%7D";
+    docker.call("GET", &format!("/images/json?{filter}"), None).await.refused(400);
+
+    let text = async |path: &str, body: &[u8]| {
+        let reply = docker.send("POST", path, "application/x-tar", body).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        String::from_utf8(reply.body).unwrap()
+    };
+    let pulled = text("/images/create?fromImage=nginx&tag=1.27", b"").await;
+    assert!(pulled.contains("Pull complete") && !pulled.contains("errorDetail"), "{pulled}");
+    let failed = text("/images/create?fromImage=missing&tag=1", b"").await;
+    let last: Value = serde_json::from_str(failed.lines().last().unwrap()).unwrap();
+    assert!(last["error"].as_str().unwrap().contains("the registry does not know it"), "{failed}");
+    docker.call("POST", "/images/create?fromImage=nginx", None).await.refused(400);
+    let loaded = text("/images/load", &motd()).await;
+    assert!(loaded.ends_with("{\"stream\":\"Loaded image: nginx:1.27\\n\"}\n"), "{loaded}");
+
+    docker.call("POST", "/images/prune", None).await.refused(501);
+    let pruned =
+        docker.post("/images/prune?filters=%7B%22dangling%22%3A%5B%22false%22%5D%7D", json!({})).await;
+    assert_eq!(pruned, json!({"ImagesDeleted": [{"Untagged": "nginx:1.27"}], "SpaceReclaimed": 4096}));
     worker.abort();
 }

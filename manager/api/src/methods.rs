@@ -12,7 +12,7 @@ pub enum RequiredRole {
     Anonymous,
     /// Reads.
     Viewer,
-    /// Runs workloads, as far as [`super::admission`] allows it.
+    /// Runs workloads, as far as [`super::admission_policy`] allows it.
     Operator,
     /// Membership, users, and settings.
     Admin,

@@ -126,6 +126,7 @@ fn assert_no_process(node: &Node) {
     let end = Instant::now() + DEADLINE;
     while !processes(node).is_empty() {
         assert!(Instant::now() < end, "{:?}", processes(node));
+        // Between two checks.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -14,8 +14,9 @@ use rand::RngExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use warren_client::{
     Client, Error, INPUT_CHUNK, ProgramControl, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram,
 };
@@ -30,7 +31,7 @@ use crate::request::{DockerRequest, UpgradedConnection};
 use crate::response::{self, Answer, BodyError, created, empty, ok};
 use crate::task_ids::container_id;
 
-/// Maximum number of programs that are remembered; those that ended first are forgotten first.
+/// Maximum number of programs that are remembered; the oldest one that does not run is forgotten first.
 const MAX_PROGRAMS: usize = 1024;
 /// Exit codes of shells for a program that cannot be started.
 const NOT_FOUND: u32 = 127;
@@ -39,9 +40,8 @@ const NOT_EXECUTABLE: u32 = 126;
 const LOST: u32 = 255;
 /// How long a client has to close its connection once its program has ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a size waits for the start of its program, looking this often.
+/// How long a size waits for the start of its program.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-const START_POLL: Duration = Duration::from_millis(20);
 /// The size of a terminal before its client tells it, as columns and rows.
 const TERMINAL: (u32, u32) = (80, 24);
 
@@ -49,6 +49,8 @@ const TERMINAL: (u32, u32) = (80, 24);
 #[derive(Debug, Default)]
 pub struct Programs {
     known: Mutex<BTreeMap<String, Program>>,
+    /// Notified of each change of a state.
+    changed: Notify,
     /// Those that no client waits for.
     detached: Mutex<JoinSet<()>>,
 }
@@ -57,7 +59,7 @@ pub struct Programs {
 #[derive(Debug, Clone)]
 struct Program {
     number: u64,
-    task: v1::Task,
+    task_id: String,
     request: CreateRequest,
     state: ProgramState,
 }
@@ -100,7 +102,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Programs {
     /// Remembers a program, and forgets the oldest one that does not run if there are too many.
-    fn add(&self, task: v1::Task, request: CreateRequest) -> Result<String, DockerError> {
+    fn add(&self, task_id: String, request: CreateRequest) -> Result<String, DockerError> {
         let mut known = lock(&self.known);
         if known.len() >= MAX_PROGRAMS {
             let idle = |state: &ProgramState| matches!(state, ProgramState::Ended(_) | ProgramState::Created);
@@ -116,7 +118,7 @@ impl Programs {
         }
         let id = format!("{:032x}{:032x}", rand::rng().random::<u128>(), rand::rng().random::<u128>());
         let number = known.values().map(|program| program.number).max().map_or(0, |newest| newest + 1);
-        known.insert(id.clone(), Program { number, task, request, state: ProgramState::Created });
+        known.insert(id.clone(), Program { number, task_id, request, state: ProgramState::Created });
         Ok(id)
     }
 
@@ -141,6 +143,7 @@ impl Programs {
         if let Some(program) = lock(&self.known).get_mut(id) {
             program.state = state;
         }
+        self.changed.notify_waiters();
     }
 }
 
@@ -168,13 +171,13 @@ pub async fn create(
     if !containers::is_running(&task) {
         return Err(DockerError::new(StatusCode::CONFLICT, format!("container {container} is not running")));
     }
-    let id = programs.add(task, body)?;
+    let id = programs.add(task.id, body)?;
     created(&json!({"Id": id}))
 }
 
 /// `GET /exec/ID/json`.
 pub fn inspect(programs: &Programs, id: &str) -> Answer {
-    let Program { task, request, state, .. } = programs.get(id)?;
+    let Program { task_id, request, state, .. } = programs.get(id)?;
     let (running, code) = match state {
         ProgramState::Created => (false, Value::Null),
         ProgramState::Starting | ProgramState::Running(_) => (true, Value::Null),
@@ -184,7 +187,7 @@ pub fn inspect(programs: &Programs, id: &str) -> Answer {
     let (entrypoint, arguments) =
         command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     ok(&json!({
-        "ID": id, "Running": running, "ExitCode": code, "ContainerID": container_id(&task.id),
+        "ID": id, "Running": running, "ExitCode": code, "ContainerID": container_id(&task_id),
         "ProcessConfig": {
             "tty": request.tty, "entrypoint": entrypoint, "arguments": arguments, "privileged": false,
             "user": request.user,
@@ -201,18 +204,20 @@ pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> A
         text.parse().map_err(|_| DockerError::invalid(format!("{name}: it is not a number of characters")))
     };
     let size = v1::TerminalSize { columns: number("w")?, rows: number("h")? };
-    // Clients send the size once, right after the start.
-    let late = Instant::now() + START_TIMEOUT;
-    let control = loop {
-        match programs.get(id)?.state {
-            ProgramState::Running(control) => break control,
-            ProgramState::Starting if Instant::now() < late => sleep(START_POLL).await,
-            _ => {
-                let message = format!("exec command {id} does not run");
-                return Err(DockerError::new(StatusCode::CONFLICT, message));
+    let refused = || DockerError::new(StatusCode::CONFLICT, format!("exec command {id} does not run"));
+    let started = async {
+        loop {
+            // Notified of changes from here on.
+            let changed = programs.changed.notified();
+            match programs.get(id)?.state {
+                ProgramState::Running(control) => return Ok(control),
+                ProgramState::Starting => changed.await,
+                ProgramState::Created | ProgramState::Ended(_) => return Err(refused()),
             }
         }
     };
+    // Clients send the size once, right after the start.
+    let control = timeout(START_TIMEOUT, started).await.map_err(|_| refused())??;
     control.resize(size).await;
     empty(StatusCode::OK)
 }
@@ -290,7 +295,7 @@ fn target(program: &Program, console: Option<[u32; 2]>) -> v1::ExecTarget {
         terminal: request.tty.then(terminal),
     };
     v1::ExecTarget {
-        task: program.task.id.clone(),
+        task: program.task_id.clone(),
         work: Some(Work::Program(program_in_task)),
         ..v1::ExecTarget::default()
     }

@@ -1,4 +1,4 @@
-//! Prometheus, unchanged, finds the tasks of services: `make soak` runs this where `prometheus` is installed.
+//! Prometheus, unchanged, finds the tasks of services: `make soak` runs this, and needs `prometheus` for it.
 
 use std::process::Command;
 

@@ -173,7 +173,7 @@ impl Manager {
         if let Err(late) = self.shutdown.stop(STOP_TIMEOUT).await {
             tracing::warn!(%late, "stopping");
         }
-        self.audit.finish().await;
+        self.audit.close().await;
     }
 }
 
@@ -186,6 +186,7 @@ impl Drop for Manager {
 /// A manager whose log is open, but which does not serve yet.
 struct StartingManager {
     config: ManagerConfig,
+    data_dir: DataDir,
     dir: PathBuf,
     member_identity: MemberIdentity,
     keys: Arc<ManagerKeys>,
@@ -274,7 +275,7 @@ async fn open(
         is_data_loss_accepted: accept_data_loss,
     };
     let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = open_store(
-        data_dir,
+        data_dir.clone(),
         &dir,
         (config.log_engine, identity.log_owner()),
         tuning.replica,
@@ -296,6 +297,7 @@ async fn open(
     let alone = lead_if_sole_voter(&store, create, &mut failure).await?;
     Ok(StartingManager {
         config,
+        data_dir,
         dir,
         member_identity: identity,
         keys,
@@ -369,6 +371,7 @@ fn serve(
 ) -> Result<Manager, ManagerStartError> {
     let StartingManager {
         config,
+        data_dir,
         dir,
         member_identity: identity,
         keys,
@@ -385,7 +388,7 @@ fn serve(
     let (metrics, waits) = (ManagerMetrics::default(), MembershipWait::default());
     let (reads, connected, running) = (store.clone(), registry.clone(), tasks_run.clone());
     let state_comparison = StateComparison::default();
-    let audit = Auditor::start(dir.join("audit"), config.name.to_string());
+    let audit = Auditor::start(dir.join("audit"), config.name.to_string(), data_dir);
     let audit = audit.map_err(|source| ManagerStartError::Directory { path: dir.join("audit"), source })?;
     let compared = (identity.member_id, state_comparison.clone());
     let sources = ManagerMetricSources {

@@ -61,12 +61,12 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    /// Writes to files in `dir` for the manager with that name.
+    /// Writes to files in `dir` for the manager with that name. Drops `data_dir_lock` after the last line.
     ///
     /// # Errors
     /// The thread that writes cannot be started.
-    pub fn start(dir: PathBuf, manager: String) -> std::io::Result<Self> {
-        let log = AuditLog::start(dir, RotationLimits::default())?;
+    pub fn start(dir: PathBuf, manager: String, data_dir_lock: impl Send + 'static) -> std::io::Result<Self> {
+        let log = AuditLog::start(dir, RotationLimits::default(), data_dir_lock)?;
         let denials = Arc::new(Mutex::new(DenialLimiter::new(Instant::now())));
         Ok(Self { log, denials, manager: manager.into() })
     }
@@ -76,10 +76,10 @@ impl Auditor {
         self.log.failure()
     }
 
-    /// Writes what is still to be written, when the manager stops.
-    pub async fn finish(&self) {
+    /// Writes what is still to be written, and nothing later.
+    pub async fn close(&self) {
         self.record_suppressed(true).await;
-        self.log.flush().await;
+        self.log.close().await;
     }
 
     async fn record_suppressed(&self, end: bool) {

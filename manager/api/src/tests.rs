@@ -138,7 +138,7 @@ async fn fixture() -> ApiFixture {
         progress_subscription: ProgressSubscription::default(),
         log_engine: LogEngine::default(),
         later_incarnation: LaterIncarnation::default(),
-        audit: Auditor::start(dir.path().join("audit"), "m1".into()).unwrap(),
+        audit: Auditor::start(dir.path().join("audit"), "m1".into(), ()).unwrap(),
         store,
     };
     ApiFixture { api, concurrent_writes: later, _dir: dir, _outgoing: outgoing }

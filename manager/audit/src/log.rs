@@ -30,6 +30,8 @@ enum Message {
     Line(Box<AuditLine>),
     /// Answered when all lines before it are written, or cannot be.
     Flush(oneshot::Sender<()>),
+    /// The same, and the thread ends.
+    Close(oneshot::Sender<()>),
 }
 
 /// What the thread and the readers share.
@@ -100,11 +102,16 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Starts the thread that writes into `dir`. It ends with the last clone.
+    /// Starts the thread that writes into `dir`. It ends with the last clone or with [`AuditLog::close`], and
+    /// drops `data_dir_lock` then.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(dir: PathBuf, limits: RotationLimits) -> std::io::Result<Self> {
+    pub fn start(
+        dir: PathBuf,
+        limits: RotationLimits,
+        data_dir_lock: impl Send + 'static,
+    ) -> std::io::Result<Self> {
         let (queue, messages) = sync_channel(MAX_QUEUED);
         let shared = Arc::new(Shared {
             files: Mutex::new(AuditFiles::new(dir, limits)),
@@ -119,7 +126,12 @@ impl AuditLog {
             next_number: None,
             is_synced: true,
         };
-        std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(&messages))?;
+        std::thread::Builder::new().name("audit".into()).spawn(move || {
+            let closed = writer.run(&messages);
+            drop(data_dir_lock);
+            // The caller may have left.
+            closed.map(|closed| closed.send(()));
+        })?;
         Ok(Self { queue, shared })
     }
 
@@ -140,8 +152,17 @@ impl AuditLog {
 
     /// Waits until all lines before are on disk, or cannot be written.
     pub async fn flush(&self) {
-        let (done, flushed) = oneshot::channel();
-        let mut message = Message::Flush(done);
+        self.request(Message::Flush).await;
+    }
+
+    /// Waits until all lines before are on disk, or cannot be written, and nothing is written any more.
+    pub async fn close(&self) {
+        self.request(Message::Close).await;
+    }
+
+    async fn request(&self, message: impl FnOnce(oneshot::Sender<()>) -> Message) {
+        let (done, answer) = oneshot::channel();
+        let mut message = message(done);
         loop {
             message = match self.queue.try_send(message) {
                 Ok(()) => break,
@@ -150,8 +171,8 @@ impl AuditLog {
             };
             sleep(QUEUE_POLL).await;
         }
-        // The thread ends without an answer only if it panics.
-        let _ = flushed.await;
+        // The thread ends without an answer if it was closed meanwhile, or panics.
+        let _ = answer.await;
     }
 
     /// Why lines cannot be written at this time.
@@ -246,7 +267,8 @@ struct AuditWriter {
 }
 
 impl AuditWriter {
-    fn run(mut self, messages: &Receiver<Message>) {
+    /// Whom to tell that it has ended.
+    fn run(mut self, messages: &Receiver<Message>) -> Option<oneshot::Sender<()>> {
         loop {
             let is_idle = self.unwritten.is_empty() && self.is_synced;
             let first = match is_idle {
@@ -256,26 +278,32 @@ impl AuditWriter {
             let is_timeout = matches!(first, Err(RecvTimeoutError::Timeout));
             if matches!(first, Err(RecvTimeoutError::Disconnected)) {
                 self.write();
-                return self.sync();
+                self.sync();
+                return None;
             }
             let waiting = messages.try_iter().take(MAX_BATCH);
-            let mut flushed = Vec::new();
+            let (mut flushed, mut closed) = (Vec::new(), None);
             for message in first.into_iter().chain(waiting) {
                 match message {
                     Message::Line(line) => self.keep(*line),
                     Message::Flush(done) => flushed.push(done),
+                    Message::Close(done) => closed = Some(done),
                 }
             }
+            let must_write = is_timeout || !flushed.is_empty() || closed.is_some();
             // While the disk is full, each attempt costs time.
-            if is_timeout || !flushed.is_empty() || locked(&self.shared.failure).is_none() {
+            if must_write || locked(&self.shared.failure).is_none() {
                 self.write();
             }
-            if is_timeout || !flushed.is_empty() {
+            if must_write {
                 self.sync();
             }
             for done in flushed {
                 // The caller may have left.
                 let _ = done.send(());
+            }
+            if closed.is_some() {
+                return closed;
             }
         }
     }
@@ -372,13 +400,18 @@ mod tests {
     #[tokio::test]
     async fn lines_are_numbered_and_followed_across_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let start = || AuditLog::start(dir.path().join("audit"), RotationLimits::default()).unwrap();
+        let lock = Arc::new(());
+        let start =
+            || AuditLog::start(dir.path().join("audit"), RotationLimits::default(), lock.clone()).unwrap();
         let log = start();
         for time in 1..=3 {
             log.record(line("Services/Create", time)).await;
         }
+        log.close().await;
+        assert_eq!(Arc::strong_count(&lock), 1);
+        // Too late, but neither is an error.
+        log.record(line("Services/Create", 4)).await;
         log.flush().await;
-        drop(log);
         let log = start();
         log.record(line("Tasks/Exec", 4)).await;
         let filter = AuditFilter { since: Some(2), method: "services".into(), ..AuditFilter::default() };
@@ -397,7 +430,7 @@ mod tests {
         let (blocked, limits) = (dir.path().join("audit"), RotationLimits::default());
         // No directory can be created where a file is.
         std::fs::write(&blocked, "").unwrap();
-        let log = AuditLog::start(blocked.clone(), limits).unwrap();
+        let log = AuditLog::start(blocked.clone(), limits, ()).unwrap();
         log.record(line("Services/Create", 1)).await;
         log.flush().await;
         assert!(log.failure().unwrap().contains("cannot be written"));

@@ -39,7 +39,7 @@ fn fixture() -> MetricsFixture {
         (ManagerMetrics::default(), Telemetry::with_components(&[]), StateComparison::default());
     let audit_dir = tempfile::tempdir().unwrap();
     let sources = ManagerMetricSources {
-        audit: Auditor::start(audit_dir.path().to_owned(), "m1".into()).unwrap(),
+        audit: Auditor::start(audit_dir.path().to_owned(), "m1".into(), ()).unwrap(),
         store: store.clone(),
         registry: SessionRegistry::default(),
         background_tasks: tasks_run.clone(),

@@ -5,6 +5,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use crate::{
@@ -16,12 +17,15 @@ use crate::{
 /// The layout version of this program, and the latest it reads.
 pub const DATA_DIR_VERSION: u32 = 1;
 
-/// A data directory, locked until the value is dropped or the process ends.
-#[derive(Debug)]
+/// A data directory, locked until the last clone is dropped or the process ends.
+#[derive(Clone, Debug)]
 pub struct DataDir {
     path: PathBuf,
-    lock: File,
+    lock: Arc<Lock>,
 }
+
+#[derive(Debug)]
+struct Lock(File);
 
 impl DataDir {
     /// Locks the directory for this process. Creates it (readable by its owner only) if needed.
@@ -51,7 +55,7 @@ impl DataDir {
         write_pid(&mut lock).map_err(not_writable)?;
         ensure_version(&path)?;
         sync_parent(&path)?;
-        Ok(Self { path, lock })
+        Ok(Self { path, lock: Arc::new(Lock(lock)) })
     }
 
     /// The process that has the directory open, if there is one. Only reads: it never disturbs a process that opens
@@ -69,12 +73,12 @@ impl DataDir {
     }
 }
 
-impl Drop for DataDir {
+impl Drop for Lock {
     /// Closing the file is not enough: a child process between fork and exec has it open as well, and with
     /// it the lock.
     fn drop(&mut self) {
         // If this fails, the kernel releases the lock with the last descriptor.
-        let _ = self.lock.unlock();
+        let _ = self.0.unlock();
     }
 }
 
@@ -144,7 +148,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let held = DataDir::open(dir.path()).unwrap();
         // Another descriptor of the same open file, like that of a child process before exec.
-        let _of_child = held.lock.try_clone().unwrap();
+        let _of_child = held.lock.0.try_clone().unwrap();
         drop(held);
         DataDir::open(dir.path()).unwrap();
     }

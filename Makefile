@@ -32,7 +32,7 @@ test: ## Run every test, with small counts (needs root: real containers and netw
 	$(TEST)
 
 soak: ## Run every test with the large counts, then fuzz (needs a nightly toolchain and a C++ compiler): takes hours
-	@tests/testkit/ensure-packages.sh test
+	@tests/testkit/ensure-packages.sh soak
 	$(BUILD_TESTS)
 	WARREN_SOAK=1 $(TEST)
 	tests/fuzz/run.sh 600

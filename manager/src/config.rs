@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
+use warren_docker_api::server::DockerEndpoints;
 use warren_log::LogEngine;
 use warren_store::raft::open::ReplicaTuning;
 use warren_types::{DataPlane, NodeDescription, NodeName, Taint};
@@ -35,8 +36,8 @@ pub struct ManagerConfig {
     pub log_engine: LogEngine,
     /// Vote although the log lacks acknowledged entries.
     pub is_data_loss_accepted: bool,
-    /// The unix socket of Docker's API; `None` serves none.
-    pub docker_socket: Option<PathBuf>,
+    /// Where Docker's API is served.
+    pub docker: DockerEndpoints,
 }
 
 /// The machine's own node in hybrid mode; it has the manager's name.

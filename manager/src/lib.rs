@@ -9,6 +9,7 @@
 pub mod advertise;
 pub mod config;
 pub mod controllers;
+mod docker;
 pub mod manager;
 pub mod metrics;
 pub mod process;

@@ -22,7 +22,7 @@ use warren_bootstrap::join;
 use warren_bootstrap::member_identity::{self, BootstrapPeer, MemberIdentity};
 use warren_control::{BackgroundTasks, Shutdown, SystemClock, system_random};
 use warren_core::Command;
-use warren_docker_api::server::DockerSocket;
+use warren_docker_api::server::DockerListeners;
 use warren_log::DataDir;
 use warren_peers::server::{PeerServer, PeerServerParts as PeerParts};
 use warren_peers::{PeerCredentials, Peers};
@@ -49,6 +49,7 @@ use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, su
 use crate::config::{ManagerConfig, ManagerTuning};
 use crate::controllers::planner::{Planner, PlannerInputs};
 use crate::controllers::verification::NodeVerifier;
+use crate::docker;
 use crate::metrics::{self, ManagerMetricSources, ManagerMetrics};
 use crate::server::{GrpcServices, ListenError, Listeners};
 
@@ -58,6 +59,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A running manager. Dropping it also stops everything, but without waiting: use [`Manager::stop`].
 pub struct Manager {
     address: SocketAddr,
+    docker_address: Option<SocketAddr>,
     keys: Arc<ManagerKeys>,
     store: Store,
     shutdown: Shutdown,
@@ -100,6 +102,11 @@ impl Manager {
     /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The bound address of Docker's API, if it has one.
+    pub fn docker_address(&self) -> Option<SocketAddr> {
+        self.docker_address
     }
 
     /// The cluster's id.
@@ -193,7 +200,7 @@ struct StartingManager {
     store: Store,
     peers: Peers,
     listeners: Listeners,
-    docker_socket: Option<DockerSocket>,
+    docker: DockerListeners,
     address: SocketAddr,
     advertised: ManagerAddress,
     /// The address that it advertised at its last start.
@@ -244,9 +251,7 @@ async fn open(
     let keys = Arc::new(keys);
     let local_socket = config.run_dir.join("warren.sock");
     let listeners = Listeners::bind(config.listen, &local_socket).await?;
-    let docker_socket = config.docker_socket.as_ref();
-    let docker_socket = docker_socket.map(|path| DockerSocket::bind(path, &local_socket));
-    let docker_socket = docker_socket.transpose().map_err(ListenError::from)?;
+    let docker = DockerListeners::bind(&config.docker).map_err(ListenError::from)?;
     let address =
         listeners.address().map_err(|source| ListenError::Listen { address: config.listen, source })?;
     let advertised = config.advertise.resolve(address.port())?;
@@ -304,7 +309,7 @@ async fn open(
         store,
         peers,
         listeners,
-        docker_socket,
+        docker,
         address,
         advertised,
         previous_advertised: advertised_before,
@@ -378,7 +383,7 @@ fn serve(
         store,
         peers,
         listeners,
-        docker_socket,
+        docker,
         address,
         failure,
         ..
@@ -395,7 +400,7 @@ fn serve(
         store: reads,
         registry: connected,
         background_tasks: running,
-        clock,
+        clock: clock.clone(),
         log_dir: dir.clone(),
         audit: audit.clone(),
         state_comparison: compared,
@@ -476,9 +481,9 @@ fn serve(
         request_metrics: metrics.requests.clone(),
     };
     listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
-    if let Some(socket) = docker_socket {
-        shutdown.spawn_cancellable("docker-socket", socket.serve());
-    }
+    let docker_address = docker.address();
+    docker::serve(docker, &config, &keys, &clock, &services, &shutdown)?;
     tracing::info!(%address, cluster = %keys.cluster, member = identity.member_id, "manager is serving");
-    Ok(Manager { address, keys, store, shutdown, metrics: (metrics, sources), failure, audit })
+    let metrics = (metrics, sources);
+    Ok(Manager { address, docker_address, keys, store, shutdown, metrics, failure, audit })
 }

@@ -273,7 +273,7 @@ pub async fn start(
         node,
         log_engine: plan.log_engine,
         is_data_loss_accepted: plan.accept_data_loss,
-        docker_socket: plan.docker_socket.clone(),
+        docker: plan.docker.clone(),
     };
     let started = Manager::start(config, *begun == ManagerStartOutcome::Initialized).await;
     started.map_err(|error| start_failure(&error, &plan.data_dir))

@@ -16,6 +16,7 @@ use warren_api::middleware::MiddlewareLayer;
 use warren_api::proxy::ProxyLayer;
 use warren_api::request_metrics::RequestMetrics;
 use warren_control::Shutdown;
+use warren_docker_api::server::DockerListenError;
 use warren_peers::server::PeerServer;
 use warren_peers::{MAX_PEER_MESSAGE, MAX_STREAMS};
 use warren_proto::v1::cluster_server::ClusterServer;
@@ -33,8 +34,8 @@ use warren_proto::v1::tokens_server::TokensServer;
 use warren_proto::v1::users_server::UsersServer;
 use warren_proto::v1::volumes_server::VolumesServer;
 use warren_security::{
-    HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError, ReloadableCertificate, Roots,
-    TlsError, serve_local, serve_tls, server_config,
+    AuthorityError, HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError,
+    ReloadableCertificate, Roots, TlsError, serve_local, serve_tls, server_config,
 };
 use warren_session::establish_service::SessionService;
 use warren_session::server::SessionServer;
@@ -78,6 +79,12 @@ pub enum ListenError {
     /// The unix socket cannot be bound.
     #[error(transparent)]
     Socket(#[from] LocalSocketError),
+    /// Docker's API cannot be served.
+    #[error(transparent)]
+    Docker(#[from] DockerListenError),
+    /// The certificate for clients of Docker cannot be issued.
+    #[error(transparent)]
+    Certificate(#[from] AuthorityError),
     /// The TLS keys are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -151,7 +158,13 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(LISTEN_BACKLOG)
 }
 
-fn spawn(name: &'static str, incoming: IncomingConnections, services: &GrpcServices, shutdown: &Shutdown) {
+/// Serves calls on connections of either kind, until `shutdown`.
+pub(crate) fn spawn(
+    name: &'static str,
+    incoming: IncomingConnections,
+    services: &GrpcServices,
+    shutdown: &Shutdown,
+) {
     let GrpcServices { api, sessions, peers, request_metrics } = services;
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))

@@ -1,5 +1,7 @@
 //! `warren context ...`
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 
 use super::listing::ListingArgs;
@@ -14,6 +16,15 @@ pub enum ContextCommand {
         /// Context
         #[arg(value_name = "CONTEXT")]
         name: String,
+    },
+    /// Write the certificates and the key of a context into a directory, as the clients of Docker read them
+    Export {
+        /// Context [default: the current one]
+        #[arg(value_name = "CONTEXT")]
+        name: Option<String>,
+        /// Directory for ca.pem, cert.pem and key.pem; created if it does not exist
+        #[arg(long, value_name = "DIR")]
+        docker: PathBuf,
     },
     /// Forget clusters, with the certificates and keys of their contexts
     #[command(alias = "remove")]

@@ -1,6 +1,11 @@
 //! `warren context ...`: the contexts file. No manager is asked.
 
-use warren_client::Contexts;
+use std::path::Path;
+
+use warren_client::contexts::TargetSelection;
+use warren_client::{ClientTarget, Contexts};
+use warren_security::FileError;
+use warren_security::files::{ensure_private_dir, write_private};
 
 use crate::args::{ContextCommand, GlobalArgs, ListingArgs};
 use crate::connect::contexts_file;
@@ -18,12 +23,37 @@ pub fn run(global: &GlobalArgs, command: ContextCommand) -> Result<(), CommandEr
                 .map_err(|error| from_client(&what, error))?;
             output::print(&format!("{name}\n"))
         }
+        ContextCommand::Export { name, docker } => export(global, name, &docker),
         ContextCommand::Rm { names } => names.iter().try_for_each(|name| {
             let what = format!("context {name:?} was not removed");
             Contexts::remove(&contexts_file(&what)?, name).map_err(|error| from_client(&what, error))?;
             output::print(&format!("{name}\n"))
         }),
     }
+}
+
+/// Writes the files that Docker's clients look for in `DOCKER_CERT_PATH`.
+fn export(global: &GlobalArgs, name: Option<String>, dir: &Path) -> Result<(), CommandError> {
+    let what = "the certificates were not written";
+    let contexts = Contexts::load(&contexts_file(what)?).map_err(|error| from_client(what, error))?;
+    let context = name.or_else(|| global.context.clone());
+    let selection = TargetSelection { context, ..TargetSelection::default() };
+    let target = contexts.select(selection).map_err(|error| from_client(what, error))?;
+    let ClientTarget::Tcp { identity, .. } = target else {
+        let why = format!("the context uses {target}, and has no certificate");
+        let hint = "create a user with `warren user create`, and log in with `warren login`";
+        return Err(CommandError::new(ExitKind::Usage, what, why, hint));
+    };
+    let write = || {
+        ensure_private_dir(dir)?;
+        write_private(&dir.join("ca.pem"), identity.ca.as_bytes())?;
+        write_private(&dir.join("cert.pem"), identity.certificate.as_bytes())?;
+        write_private(&dir.join("key.pem"), identity.key.0.as_bytes())
+    };
+    write().map_err(|error: FileError| {
+        CommandError::new(ExitKind::Failed, what, error.to_string(), "choose another directory with --docker")
+    })?;
+    output::print(&format!("{}\n", dir.display()))
 }
 
 fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {

@@ -47,6 +47,10 @@ pub struct ManagerFlags {
     #[arg(default_missing_value = "docker.sock")]
     #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
     pub docker_socket: Option<DockerSocketPath>,
+    /// Serve Docker's API at an address for clients with a certificate of the cluster, or none [default: none]
+    #[arg(long, env = "WARREN_DOCKER_LISTEN", value_name = "IP:PORT")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "as_text")]
+    pub docker_listen: Option<DockerListen>,
     /// Vote although the local data is older than what this manager acknowledged; writes may be lost
     #[arg(long)]
     #[serde(skip)]
@@ -97,6 +101,7 @@ impl ManagerFlags {
             data_plane: old.data_plane,
             log_engine: old.log_engine,
             docker_socket: self.docker_socket.or(old.docker_socket),
+            docker_listen: self.docker_listen.or(old.docker_listen),
             accept_data_loss: self.accept_data_loss,
             name: self.name.or(old.name),
         })
@@ -156,6 +161,31 @@ impl fmt::Display for DockerSocketPath {
         match self {
             Self::None => f.write_str("none"),
             Self::At(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// An address for Docker's API, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DockerListen(pub Option<SocketAddr>);
+
+impl FromStr for DockerListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let address = text.parse().map_err(|_| "give an address like 0.0.0.0:2376, or none".to_owned())?;
+        Ok(Self(Some(address)))
+    }
+}
+
+impl fmt::Display for DockerListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("none"),
+            Some(address) => address.fmt(f),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
 use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsListen};
+use warren_docker_api::server::DockerEndpoints;
 use warren_log::LogEngine;
 use warren_types::{DataPlane, ManagerAddress, NodeName};
 
@@ -34,8 +35,8 @@ pub struct ManagerSetup {
     pub log_engine: LogEngine,
     /// Vote although the log lacks acknowledged entries.
     pub accept_data_loss: bool,
-    /// The unix socket of Docker's API; `None` serves none.
-    pub docker_socket: Option<PathBuf>,
+    /// Where Docker's API is served.
+    pub docker: DockerEndpoints,
     /// Address of the metrics endpoint.
     pub metrics_listen: MetricsListen,
     /// Name of this manager.
@@ -67,7 +68,8 @@ impl ManagerSetup {
         let log_engine = flags.log_engine.unwrap_or_default();
         let accept_data_loss = flags.accept_data_loss;
         let (run_dir, metrics_listen) = (reported.node.run_dir(), reported.node.metrics_listen());
-        let docker_socket = flags.docker_socket.as_ref().and_then(|socket| socket.path(&run_dir));
+        let socket = flags.docker_socket.as_ref().and_then(|socket| socket.path(&run_dir));
+        let docker = DockerEndpoints { socket, listen: flags.docker_listen.and_then(|listen| listen.0) };
         Ok(Self {
             data_dir,
             run_dir,
@@ -78,7 +80,7 @@ impl ManagerSetup {
             data_plane: flags.data_plane.unwrap_or_default(),
             log_engine,
             accept_data_loss,
-            docker_socket,
+            docker,
             metrics_listen,
             name,
         })

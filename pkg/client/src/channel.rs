@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::ClientConfig;
+use tokio::net::UnixStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use warren_proto::status::INCARNATION;
@@ -11,7 +12,7 @@ use warren_types::ManagerAddress;
 
 use crate::contexts::ClientTarget;
 use crate::dial;
-use crate::error::Error;
+use crate::error::{ClientDialError, Error};
 use crate::tls_alert::LastTlsAlert;
 
 /// Response metadata with the addresses of all managers, the responding one first.
@@ -37,7 +38,7 @@ pub(crate) fn incarnation_of(metadata: &MetadataMap) -> Option<u64> {
 /// A link to one of several managers.
 pub(crate) struct FailoverChannel {
     configured: Vec<ManagerAddress>,
-    /// `None` for a socket, which belongs to one manager.
+    /// `None` for a socket or the own process, which belong to one manager.
     tls: Option<Arc<ClientConfig>>,
     state: Mutex<FailoverState>,
     /// Held while dialling, so that concurrent callers share the result.
@@ -65,8 +66,7 @@ impl FailoverChannel {
             ClientTarget::Unix { socket } => {
                 let refusal = LastTlsAlert::default();
                 let channel = dial::connect_socket(socket, &refusal).await?;
-                let address = socket.display().to_string().into();
-                (Vec::new(), None, ManagerChannel { number: 0, address, channel, tls_alert: refusal })
+                return Ok(Self::to_one(&socket.display().to_string(), channel, refusal));
             }
             ClientTarget::Tcp { addresses, identity } => {
                 let tls = dial::client_tls_config(identity)?;
@@ -80,8 +80,27 @@ impl FailoverChannel {
                 )
             }
         };
-        let state = Mutex::new(FailoverState { current: link, advertised: Vec::new(), incarnation: 0 });
-        Ok(Self { configured: known, tls, state, switch_lock: tokio::sync::Mutex::default() })
+        Ok(Self::new(known, tls, link))
+    }
+
+    /// Connects to one manager by the streams that `dial` opens.
+    pub async fn connect_with<F, Fut>(address: &str, dial: F) -> Result<Self, Error>
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<UnixStream, ClientDialError>> + Send + 'static,
+    {
+        let refusal = LastTlsAlert::default();
+        let channel = dial::connect_with(address, &refusal, dial).await?;
+        Ok(Self::to_one(address, channel, refusal))
+    }
+
+    fn to_one(address: &str, channel: Channel, tls_alert: LastTlsAlert) -> Self {
+        Self::new(Vec::new(), None, ManagerChannel { number: 0, address: address.into(), channel, tls_alert })
+    }
+
+    fn new(configured: Vec<ManagerAddress>, tls: Option<Arc<ClientConfig>>, current: ManagerChannel) -> Self {
+        let state = Mutex::new(FailoverState { current, advertised: Vec::new(), incarnation: 0 });
+        Self { configured, tls, state, switch_lock: tokio::sync::Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, FailoverState> {

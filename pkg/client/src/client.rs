@@ -1,9 +1,11 @@
 //! A connection to one of the managers.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
@@ -13,7 +15,7 @@ use warren_types::ManagerAddress;
 
 use crate::channel::{FailoverChannel, ManagerChannel};
 use crate::contexts::ClientTarget;
-use crate::error::Error;
+use crate::error::{ClientDialError, DialErrorKind, Error};
 use crate::refusals::ManagerRefusals;
 use crate::retry::{self, LeaderlessWait};
 
@@ -49,6 +51,20 @@ impl Client {
     /// Connects to one of the managers of `target`; fails within seconds if none is reachable.
     pub async fn connect(target: &ClientTarget) -> Result<Self, Error> {
         let links = Arc::new(FailoverChannel::connect(target).await?);
+        Ok(Self { channel: links, with_stale_reads: false, writes: false, leaderless_callback: None })
+    }
+
+    /// Connects to one manager by the streams that `dial` opens, one for each connection. `address` is for errors.
+    pub async fn connect_with<F, Fut>(address: &str, dial: F) -> Result<Self, Error>
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = io::Result<UnixStream>> + Send + 'static,
+    {
+        let dial = move || {
+            let stream = dial();
+            async move { stream.await.map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error)) }
+        };
+        let links = Arc::new(FailoverChannel::connect_with(address, dial).await?);
         Ok(Self { channel: links, with_stale_reads: false, writes: false, leaderless_callback: None })
     }
 

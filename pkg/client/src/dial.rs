@@ -48,16 +48,28 @@ fn endpoint() -> Endpoint {
 
 /// Connects to the socket of the manager, and reconnects on demand.
 pub(crate) async fn connect_socket(socket: &Path, refusal: &LastTlsAlert) -> Result<Channel, Error> {
+    let path = socket.to_owned();
+    connect_with(&socket.display().to_string(), refusal, move || dial_unix(path.clone())).await
+}
+
+/// Connects to a manager by the streams that `dial` opens, and reconnects on demand.
+pub(crate) async fn connect_with<F, Fut>(
+    address: &str,
+    refusal: &LastTlsAlert,
+    dial: F,
+) -> Result<Channel, Error>
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<UnixStream, ClientDialError>> + Send + 'static,
+{
     let endpoint =
         endpoint().http2_keep_alive_interval(KEEP_ALIVE_EVERY).keep_alive_timeout(KEEP_ALIVE_DEADLINE);
-    let path = socket.to_owned();
     let connector = service_fn(move |_: Uri| {
-        let path = path.clone();
-        async move { within_deadline(dial_unix(path)).await.map(TokioIo::new) }
+        let stream = within_deadline(dial());
+        async move { stream.await.map(TokioIo::new) }
     });
     let connected = endpoint.connect_with_connector(connector).await;
-    let address = socket.display().to_string();
-    connected.map_err(|error| Error::from_connect(&address, refusal.get(), &error))
+    connected.map_err(|error| Error::from_connect(address, refusal.get(), &error))
 }
 
 /// Connects to one of several managers: dials the first, and after a delay or a failure the next one concurrently. The

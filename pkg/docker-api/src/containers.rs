@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{TryFutureExt, stream};
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 use tonic::Code;
 use warren_client::{Client, Error, TaskFilter};
 use warren_proto::v1;
-use warren_types::TaskSpec;
+use warren_types::{TaskId, TaskSpec};
 
 use crate::docker_error::DockerError;
 use crate::images::{familiar, split_tag};
 use crate::object_ids::{ObjectIds, id_of};
+use crate::one_off::{self, ONE_OFF_LABEL, OneOffContainer};
 use crate::request::DockerRequest;
-use crate::response::{self, Answer, BodyError, empty, joined, ok, time};
+use crate::response::{self, Answer, BodyError, joined, ok, time};
 use crate::services::to_value;
 use crate::system::now_ms;
 use crate::task_ids::{container_id, docker_id, task_of, warren_id};
@@ -44,7 +45,10 @@ pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerEr
         other => Ok(other?),
     };
     if let Some(task) = task_of(reference) {
-        return get(&task.to_string()).await;
+        return match get(&task.to_string()).await {
+            Ok(task) if !one_off::is_one_off(&task) => Ok(task),
+            _ => Ok(one_off::find(client, reference).await?.ok_or_else(missing)?.into_task()),
+        };
     }
     let suffix = reference.rsplit_once('.').and_then(|(_, suffix)| warren_id(suffix));
     if let Some(task) = suffix {
@@ -56,7 +60,7 @@ pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerEr
             return Ok(task);
         }
         let mut all = client.tasks().list(TaskFilter::default()).await?;
-        all.retain(|task| container_id(&task.id).starts_with(reference));
+        all.retain(|task| one_off::id_of_task(task).starts_with(reference));
         return match all.as_slice() {
             [task] => Ok(task.clone()),
             [] => Err(missing()),
@@ -66,8 +70,11 @@ pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerEr
             }
         };
     }
+    if reference.contains('.') {
+        return get(reference).await;
+    }
     // Any other name is of another kind of object: a service, for example.
-    if reference.contains('.') { get(reference).await } else { Err(missing()) }
+    Ok(one_off::find(client, reference).await?.ok_or_else(missing)?.into_task())
 }
 
 /// The number of a task and the first digits of its service are its prefix: with one such service and task, no list of
@@ -85,12 +92,16 @@ async fn find_by_service(client: &Client, prefix: &str) -> Result<Option<v1::Tas
         if !container_id(&task)[6..].starts_with(digits) {
             continue;
         }
-        match client.tasks().get(&task).await {
-            Ok(_) if found.is_some() => return Ok(None),
-            Ok(task) => found = Some(task),
-            Err(Error::Refused { problem }) if problem.code == Code::NotFound => {}
+        let own = one_off::find(client, &container_id(&task)).await?.map(OneOffContainer::into_task);
+        let task = match client.tasks().get(&task).await {
+            Ok(task) => own.or(Some(task)),
+            Err(Error::Refused { problem }) if problem.code == Code::NotFound => own,
             Err(error) => return Err(error.into()),
+        };
+        if found.is_some() && task.is_some() {
+            return Ok(None);
         }
+        found = found.or(task);
     }
     Ok(found)
 }
@@ -112,10 +123,11 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
         None => 0,
         Some(text) => text.parse::<i64>().map_err(|_| DockerError::invalid("limit: it is not a number"))?,
     };
-    let (task_api, ids) = (client.tasks(), ObjectIds::read(client));
-    let (mut all, ids) = futures::try_join!(task_api.list(TaskFilter::default()), ids)?;
     let is_every = request.flag("all") || limit > 0 || filters.values("status").is_some();
-    all.retain(|task| !task.node_id.is_empty() && !task.removed && (is_every || is_running(task)));
+    let (all, ids) = futures::try_join!(
+        tasks_of_containers(client, is_every),
+        ObjectIds::read(client).map_err(DockerError::from)
+    )?;
     let mut shown = Vec::new();
     for task in &all {
         let view = ContainerView::new(task)?;
@@ -129,7 +141,7 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
         let mounts = || view.mounts().into_iter();
         let is_mounted =
             |volume: &str| mounts().any(|it| it["Name"] == volume || it["Destination"] == volume);
-        let is_accepted = filters.any("id", |id| container_id(&task.id).starts_with(id))
+        let is_accepted = filters.any("id", |id| view.id.starts_with(id))
             && (filters.name_part(&view.name) || filters.name_part(&format!("/{}", view.name)))
             && filters.any("status", |status| status == view.status())
             && filters.any("health", |health| health == view.health())
@@ -149,6 +161,44 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
         shown.truncate(limit);
     }
     ok(&shown.into_iter().map(|(_, one)| one).collect())
+}
+
+/// The task of each container, or of those that run.
+async fn tasks_of_containers(client: &Client, is_every: bool) -> Result<Vec<v1::Task>, DockerError> {
+    let mut all = client.tasks().list(TaskFilter::default()).await?;
+    if is_every {
+        let others = one_off::without_tasks(client, &all).await?;
+        all.extend(others);
+    }
+    let newest = newest_of_one_offs(&all);
+    all.retain(|task| {
+        let is_container = match newest.get(&task.service_id) {
+            Some(newest) => newest == &task.id,
+            None => !task.node_id.is_empty(),
+        };
+        is_container && !task.removed && (is_every || is_running(task))
+    });
+    Ok(all)
+}
+
+/// All containers, as in lists.
+pub async fn all(client: &Client) -> Result<Vec<Value>, DockerError> {
+    let tasks = tasks_of_containers(client, true).await?;
+    let ids = ObjectIds::read(client).await?;
+    tasks.iter().map(|task| Ok(ContainerView::new(task)?.summary(&ids))).collect()
+}
+
+/// The id of the newest task of each container of its own, by the id of its service.
+fn newest_of_one_offs(tasks: &[v1::Task]) -> BTreeMap<String, String> {
+    let number = |task: &v1::Task| task.id.parse::<TaskId>().map_or(0, |id| id.number);
+    let mut newest: BTreeMap<String, &v1::Task> = BTreeMap::new();
+    for task in tasks.iter().filter(|task| one_off::is_one_off(task)) {
+        let known = newest.entry(task.service_id.clone()).or_insert(task);
+        if number(task) > number(known) {
+            *known = task;
+        }
+    }
+    newest.into_iter().map(|(service, task)| (service, task.id.clone())).collect()
 }
 
 /// Whether a name, an id, or a part of either that Docker shows, means the image.
@@ -179,23 +229,11 @@ pub async fn logs(client: &Client, reference: &str, request: &DockerRequest) -> 
     logs::read_task(client, task, request).await
 }
 
-/// `POST /containers/ID/restart`: a new task takes the place of this one. Clients always send a time to stop in; that
-/// of the service counts.
-pub async fn restart(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
-    if request.text("signal").is_some() {
-        return Err(DockerError::invalid(
-            "signal: a task stops as its service says: set `--stop-signal` there",
-        ));
-    }
-    let task = find(client, reference).await?;
-    client.tasks().restart(&task.id).await?;
-    empty(StatusCode::NO_CONTENT)
-}
-
 /// What Docker shows of a task as a container.
 struct ContainerView<'a> {
     task: &'a v1::Task,
     spec: TaskSpec,
+    id: String,
     name: String,
     labels: BTreeMap<String, String>,
 }
@@ -203,9 +241,14 @@ struct ContainerView<'a> {
 impl<'a> ContainerView<'a> {
     fn new(task: &'a v1::Task) -> Result<Self, DockerError> {
         let spec = TaskSpec::try_from(task.spec.clone().unwrap_or_default())?;
+        let mut labels = spec.container_labels.clone();
+        if labels.remove(ONE_OFF_LABEL).is_some() {
+            labels.insert("com.docker.swarm.node.id".to_owned(), task.node_id.clone());
+            let (id, name) = (one_off::id_of_task(task), task.service_name.clone());
+            return Ok(Self { task, spec, id, name, labels });
+        }
         let id = docker_id(&task.id);
         let name = format!("{}.{id}", tasks::name_of(task));
-        let mut labels = spec.container_labels.clone();
         let own = [
             ("node.id", task.node_id.as_str()),
             ("service.id", &task.service_id),
@@ -215,7 +258,7 @@ impl<'a> ContainerView<'a> {
             ("task.name", &name),
         ];
         labels.extend(own.map(|(key, value)| (format!("com.docker.swarm.{key}"), value.to_owned())));
-        Ok(Self { task, spec, name, labels })
+        Ok(Self { task, spec, id: container_id(&task.id), name, labels })
     }
 
     fn status(&self) -> &'static str {
@@ -295,7 +338,7 @@ impl<'a> ContainerView<'a> {
 
     /// As in lists.
     fn summary(&self, ids: &ObjectIds) -> Value {
-        let Self { task, spec, name, labels } = self;
+        let Self { task, spec, id, name, labels } = self;
         let ports = tasks::host_ports(task).into_iter().map(|port| {
             json!({
                 "IP": "0.0.0.0", "PrivatePort": port["TargetPort"], "PublicPort": port["PublishedPort"],
@@ -303,7 +346,7 @@ impl<'a> ContainerView<'a> {
             })
         });
         json!({
-            "Id": container_id(&task.id), "Names": [format!("/{name}")], "Image": spec.image.to_string(),
+            "Id": id, "Names": [format!("/{name}")], "Image": spec.image.to_string(),
             "ImageID": task.digest, "Command": self.words().join(" "), "Created": task.created_at / 1000,
             "Ports": ports.collect::<Vec<_>>(), "Labels": labels, "State": self.status(),
             "Status": self.status_text(), "HostConfig": {"NetworkMode": self.network_mode(ids)},
@@ -313,7 +356,7 @@ impl<'a> ContainerView<'a> {
 
     /// As of one container.
     fn details(&self, ids: &ObjectIds) -> Value {
-        let Self { task, spec, name, labels } = self;
+        let Self { task, spec, id, name, labels } = self;
         let docker = spec::task_to_docker(spec, ids);
         let container = docker.container_spec.unwrap_or_default();
         let words = self.words();
@@ -366,7 +409,7 @@ impl<'a> ContainerView<'a> {
             "Volumes": null, "StopSignal": container.stop_signal,
         });
         json!({
-            "Id": container_id(&task.id), "Created": time(task.created_at), "Path": path, "Args": arguments,
+            "Id": id, "Created": time(task.created_at), "Path": path, "Args": arguments,
             "State": state, "Image": task.digest, "Name": format!("/{name}"), "RestartCount": 0,
             "Driver": "overlayfs", "Platform": "linux", "ResolvConfPath": "", "HostnamePath": "", "HostsPath": "",
             "LogPath": "", "MountLabel": "", "ProcessLabel": "", "AppArmorProfile": "", "ExecIDs": null,
@@ -376,6 +419,13 @@ impl<'a> ContainerView<'a> {
                 "Networks": self.networks(ids), "Ports": {}, "IPAddress": task.address, "SandboxID": "",
             },
         })
+    }
+}
+
+fn container_name(task: &v1::Task) -> String {
+    match one_off::is_one_off(task) {
+        true => format!("/{}", task.service_name),
+        false => format!("/{}.{}", tasks::name_of(task), docker_id(&task.id)),
     }
 }
 
@@ -449,7 +499,7 @@ impl UsageCounters {
             |operation: &str, bytes: u64| json!({"major": 0, "minor": 0, "op": operation, "value": bytes});
         let at = now_ms();
         json!({
-            "id": container_id(&task.id), "name": format!("/{}.{}", tasks::name_of(task), docker_id(&task.id)),
+            "id": one_off::id_of_task(task), "name": container_name(task),
             "read": time(at), "preread": time(at.saturating_sub(1000)), "num_procs": 0,
             "pids_stats": {"current": usage.pids}, "cpu_stats": now, "precpu_stats": before,
             "memory_stats": {"usage": usage.memory_bytes, "limit": self.memory, "stats": {}},

@@ -91,6 +91,16 @@ impl ClusterImage {
         self.image.created_at.unwrap_or(0)
     }
 
+    /// As in lists.
+    fn summary(&self) -> Value {
+        let (tags, digests) = self.tags_and_digests();
+        json!({
+            "Id": self.image.digest, "ParentId": "", "RepoTags": tags, "RepoDigests": digests,
+            "Created": self.created() / 1000, "Size": self.image.size_bytes, "SharedSize": -1,
+            "VirtualSize": self.image.size_bytes, "Labels": null, "Containers": self.tasks,
+        })
+    }
+
     fn is_named(&self, reference: &str) -> bool {
         let (tags, digests) = self.tags_and_digests();
         let wanted = familiar(reference);
@@ -109,7 +119,7 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     }
     let mut shown = Vec::new();
     for image in read(client).await?.values() {
-        let (tags, digests) = image.tags_and_digests();
+        let (tags, _) = image.tags_and_digests();
         let is_dangling = tags.is_empty();
         let matches = |pattern: &str| {
             let name = |tag: &String| tag.rsplit_once(':').map_or(tag.clone(), |(name, _)| name.to_owned());
@@ -118,16 +128,18 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
         let is_accepted = filters.any("dangling", |wanted| matches!(wanted, "true" | "1") == is_dangling)
             && filters.any("reference", matches);
         if is_accepted {
-            let one = json!({
-                "Id": image.image.digest, "ParentId": "", "RepoTags": tags, "RepoDigests": digests,
-                "Created": image.created() / 1000, "Size": image.image.size_bytes, "SharedSize": -1,
-                "VirtualSize": image.image.size_bytes, "Labels": null, "Containers": image.tasks,
-            });
-            shown.push((image.created(), one));
+            shown.push((image.created(), image.summary()));
         }
     }
     shown.sort_by_key(|(created, _)| std::cmp::Reverse(*created));
     ok(&shown.into_iter().map(|(_, one)| one).collect())
+}
+
+/// All images, and the sum of their sizes in bytes, which counts layers of several images several times.
+pub async fn all(client: &Client) -> Result<(Vec<Value>, u64), Error> {
+    let images = read(client).await?;
+    let size = images.values().map(|image| image.image.size_bytes).sum();
+    Ok((images.values().map(ClusterImage::summary).collect(), size))
 }
 
 /// `GET /images/NAME/json`.

@@ -1,27 +1,31 @@
-//! The Docker Engine API on a unix socket: a translation onto the API of the managers, for the clients of Docker.
+//! The Docker Engine API on a unix socket and over TLS: a translation onto the API of the managers, for the clients of
+//! Docker.
 //!
 //! It stores only the programs that its clients start, and decides nothing: every request becomes calls of
-//! [`warren_client`], on the manager's own socket, and every answer is made from theirs. A field of Docker is honoured,
-//! or refused with its path; one that is not known to Docker is ignored, as Docker does. Whoever may open the socket is
-//! an administrator of the cluster, so the socket is for the user of the process alone.
+//! [`warren_client`] by the caller of the request, and every answer is made from theirs. A field of Docker is honoured, or
+//! refused with its path; one that is not known to Docker is ignored, as Docker does.
 //!
 //! Start reading at [`server`]; then `router`, which has all paths, and `spec`, which converts services.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![recursion_limit = "256"]
 
 mod archive;
+mod attach;
 mod containers;
+mod disk_usage;
 mod docker_error;
 mod events;
 mod filters;
 mod frames;
 mod hang_up;
 mod images;
+mod lifecycle;
 mod logs;
 mod model;
 mod networks;
 mod nodes;
 mod object_ids;
+mod one_off;
 mod programs;
 mod request;
 mod response;

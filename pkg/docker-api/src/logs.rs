@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use futures::Stream;
 use futures::stream;
 use warren_client::{Client, LogOptions, LogStream, LogTarget};
 use warren_proto::v1;
@@ -18,13 +19,35 @@ use crate::tasks;
 
 /// What a client wants to see of each line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct LogFormat {
+pub struct LogFormat {
     stdout: bool,
     stderr: bool,
     timestamps: bool,
     /// Before the line, which service, node and task it is of.
     details: bool,
     is_raw: bool,
+}
+
+impl LogFormat {
+    /// What a request asks for.
+    pub fn of(request: &DockerRequest, is_raw: bool) -> Result<Self, DockerError> {
+        let format = Self {
+            stdout: request.flag("stdout"),
+            stderr: request.flag("stderr"),
+            timestamps: request.flag("timestamps"),
+            details: request.flag("details"),
+            is_raw,
+        };
+        if !format.stdout && !format.stderr {
+            return Err(DockerError::invalid("Bad parameters: you must choose at least one stream"));
+        }
+        Ok(format)
+    }
+
+    /// Of responses with this format.
+    pub fn content_type(self) -> &'static str {
+        if self.is_raw { RAW } else { MULTIPLEXED }
+    }
 }
 
 /// `GET /services/ID/logs`.
@@ -48,16 +71,7 @@ pub async fn read_task(client: &Client, task: v1::Task, request: &DockerRequest)
 }
 
 async fn read(client: &Client, target: LogTarget, is_raw: bool, request: &DockerRequest) -> Answer {
-    let format = LogFormat {
-        stdout: request.flag("stdout"),
-        stderr: request.flag("stderr"),
-        timestamps: request.flag("timestamps"),
-        details: request.flag("details"),
-        is_raw,
-    };
-    if !format.stdout && !format.stderr {
-        return Err(DockerError::invalid("Bad parameters: you must choose at least one stream"));
-    }
+    let format = LogFormat::of(request, is_raw)?;
     let tail = match request.text("tail") {
         None | Some("all") => None,
         // As in Docker, what is no number is all.
@@ -67,17 +81,26 @@ async fn read(client: &Client, target: LogTarget, is_raw: bool, request: &Docker
     let since = request.text("since").map(|text| point_in_time("since", text)).transpose()?;
     let since = since.filter(|since| *since != 0).map(Timestamp);
     let options = LogOptions { follow: request.flag("follow"), tail, since, previous: false };
+    Ok(response::stream(format.content_type(), frames(client.clone(), target, format, options).await?))
+}
+
+/// The lines of a task or of a service as frames.
+pub async fn frames(
+    client: Client,
+    target: LogTarget,
+    format: LogFormat,
+    options: LogOptions,
+) -> Result<impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static, warren_client::Error> {
     let lines = client.logs().read(target, options).await?;
-    let source = DockerLog { lines, format, client: client.clone(), nodes: BTreeMap::new() };
-    let frames = stream::unfold(Some(source), |source| async {
+    let source = DockerLog { lines, format, client, nodes: BTreeMap::new() };
+    Ok(stream::unfold(Some(source), |source| async {
         let mut source = source?;
         match source.next().await {
             Ok(Some(frame)) => Some((Ok(frame), Some(source))),
             Ok(None) => None,
             Err(error) => Some((Err(BodyError::other(error)), None)),
         }
-    });
-    Ok(response::stream(if is_raw { RAW } else { MULTIPLEXED }, frames))
+    }))
 }
 
 struct DockerLog {

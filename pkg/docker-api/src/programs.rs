@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use hyper::StatusCode;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
 use rand::RngExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,9 +26,9 @@ use warren_proto::v1::exec_target::Work;
 use crate::containers;
 use crate::docker_error::DockerError;
 use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
-use crate::request::{DockerRequest, UpgradedConnection};
+use crate::one_off;
+use crate::request::{DockerRequest, UpgradedConnection, close};
 use crate::response::{self, Answer, BodyError, created, empty, ok};
-use crate::task_ids::container_id;
 
 /// Maximum number of programs that are remembered; the oldest one that does not run is forgotten first.
 const MAX_PROGRAMS: usize = 1024;
@@ -38,8 +37,6 @@ const NOT_FOUND: u32 = 127;
 const NOT_EXECUTABLE: u32 = 126;
 /// Exit code of a program whose end nobody knows.
 const LOST: u32 = 255;
-/// How long a client has to close its connection once its program has ended.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a size waits for the start of its program.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of a terminal before its client tells it, as columns and rows.
@@ -59,7 +56,10 @@ pub struct Programs {
 #[derive(Debug, Clone)]
 struct Program {
     number: u64,
+    /// Who described it; nobody else finds it.
+    caller: String,
     task_id: String,
+    container_id: String,
     request: CreateRequest,
     state: ProgramState,
 }
@@ -102,7 +102,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Programs {
     /// Remembers a program, and forgets the oldest one that does not run if there are too many.
-    fn add(&self, task_id: String, request: CreateRequest) -> Result<String, DockerError> {
+    fn add(&self, caller: &str, task: &v1::Task, request: CreateRequest) -> Result<String, DockerError> {
         let mut known = lock(&self.known);
         if known.len() >= MAX_PROGRAMS {
             let idle = |state: &ProgramState| matches!(state, ProgramState::Ended(_) | ProgramState::Created);
@@ -118,19 +118,28 @@ impl Programs {
         }
         let id = format!("{:032x}{:032x}", rand::rng().random::<u128>(), rand::rng().random::<u128>());
         let number = known.values().map(|program| program.number).max().map_or(0, |newest| newest + 1);
-        known.insert(id.clone(), Program { number, task_id, request, state: ProgramState::Created });
+        let program = Program {
+            number,
+            caller: caller.to_owned(),
+            task_id: task.id.clone(),
+            container_id: one_off::id_of_task(task),
+            request,
+            state: ProgramState::Created,
+        };
+        known.insert(id.clone(), program);
         Ok(id)
     }
 
-    fn get(&self, id: &str) -> Result<Program, DockerError> {
-        let known = lock(&self.known).get(id).cloned();
+    fn get(&self, caller: &str, id: &str) -> Result<Program, DockerError> {
+        let known = lock(&self.known).get(id).filter(|program| program.caller == caller).cloned();
         known.ok_or_else(|| no_such_program(id))
     }
 
     /// Takes a program for its only start.
-    fn begin(&self, id: &str) -> Result<Program, DockerError> {
+    fn begin(&self, caller: &str, id: &str) -> Result<Program, DockerError> {
         let mut known = lock(&self.known);
-        let program = known.get_mut(id).ok_or_else(|| no_such_program(id))?;
+        let program = known.get_mut(id).filter(|program| program.caller == caller);
+        let program = program.ok_or_else(|| no_such_program(id))?;
         if !matches!(program.state, ProgramState::Created) {
             let message = format!("exec command {id} has run already; create another one");
             return Err(DockerError::new(StatusCode::CONFLICT, message));
@@ -171,13 +180,13 @@ pub async fn create(
     if !containers::is_running(&task) {
         return Err(DockerError::new(StatusCode::CONFLICT, format!("container {container} is not running")));
     }
-    let id = programs.add(task.id, body)?;
+    let id = programs.add(&request.caller, &task, body)?;
     created(&json!({"Id": id}))
 }
 
 /// `GET /exec/ID/json`.
-pub fn inspect(programs: &Programs, id: &str) -> Answer {
-    let Program { task_id, request, state, .. } = programs.get(id)?;
+pub fn inspect(programs: &Programs, id: &str, request: &DockerRequest) -> Answer {
+    let Program { container_id, request, state, .. } = programs.get(&request.caller, id)?;
     let (running, code) = match state {
         ProgramState::Created => (false, Value::Null),
         ProgramState::Starting | ProgramState::Running(_) => (true, Value::Null),
@@ -187,7 +196,7 @@ pub fn inspect(programs: &Programs, id: &str) -> Answer {
     let (entrypoint, arguments) =
         command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     ok(&json!({
-        "ID": id, "Running": running, "ExitCode": code, "ContainerID": container_id(&task_id),
+        "ID": id, "Running": running, "ExitCode": code, "ContainerID": container_id,
         "ProcessConfig": {
             "tty": request.tty, "entrypoint": entrypoint, "arguments": arguments, "privileged": false,
             "user": request.user,
@@ -209,7 +218,7 @@ pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> A
         loop {
             // Notified of changes from here on.
             let changed = programs.changed.notified();
-            match programs.get(id)?.state {
+            match programs.get(&request.caller, id)?.state {
                 ProgramState::Running(control) => return Ok(control),
                 ProgramState::Starting => changed.await,
                 ProgramState::Created | ProgramState::Ended(_) => return Err(refused()),
@@ -225,7 +234,7 @@ pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> A
 /// `POST /exec/ID/start`.
 pub async fn start(client: &Client, programs: &Arc<Programs>, id: &str, request: &DockerRequest) -> Answer {
     let body: StartRequest = if request.has_body() { request.json()? } else { StartRequest::default() };
-    let program = programs.begin(id)?;
+    let program = programs.begin(&request.caller, id)?;
     let mut end = RecordedEnd { id: id.to_owned(), programs: Arc::clone(programs), code: LOST };
     let CreateRequest { tty: is_raw, attach_stdin: has_input, .. } = program.request;
     let shown =
@@ -262,12 +271,9 @@ pub async fn start(client: &Client, programs: &Arc<Programs>, id: &str, request:
                 let _ = output.write_all(&line).await;
             }
         }
-        let _ = output.shutdown().await;
-        // A connection that is closed with input that nobody read is an error for the client.
-        let mut nowhere = tokio::io::sink();
-        let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(&mut input, &mut nowhere)).await;
+        close(input, output).await;
     });
-    Ok(upgraded(shown.is_raw))
+    Ok(response::upgraded(shown.is_raw))
 }
 
 /// The exit code of a program that was not started, as of shells.
@@ -299,16 +305,6 @@ fn target(program: &Program, console: Option<[u32; 2]>) -> v1::ExecTarget {
         work: Some(Work::Program(program_in_task)),
         ..v1::ExecTarget::default()
     }
-}
-
-/// The connection belongs to the program from then on.
-fn upgraded(is_raw: bool) -> response::DockerResponse {
-    let mut response = response::switching_protocols();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(if is_raw { RAW } else { MULTIPLEXED }));
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("tcp"));
-    response
 }
 
 /// Which output a client wants, and in which form.

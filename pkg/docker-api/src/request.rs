@@ -16,7 +16,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, Chain, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Chain, ReadHalf, WriteHalf};
 use warren_security::PeerConnection;
 use zeroize::Zeroizing;
 
@@ -35,6 +35,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// no `Debug`.
 pub struct DockerRequest {
     pub method: Method,
+    /// Who sent it.
+    pub caller: String,
     /// The parts of the path, decoded.
     pub path: Vec<String>,
     pub query: BTreeMap<String, String>,
@@ -66,6 +68,17 @@ pub struct UpgradedConnection {
     pub hang_up: HangUp,
 }
 
+/// How long a client has to close its connection once all output was sent.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Ends the output, and reads what the client still sends: a connection that is closed with input that nobody read is
+/// an error for the client.
+pub async fn close(mut input: impl AsyncRead + Unpin, mut output: impl AsyncWrite + Unpin) {
+    let _ = output.shutdown().await;
+    let mut nowhere = tokio::io::sink();
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, tokio::io::copy(&mut input, &mut nowhere)).await;
+}
+
 impl ConnectionUpgrade {
     /// Runs `work` with the connection, once the response was sent.
     pub fn then<F>(self, work: impl FnOnce(UpgradedConnection) -> F + Send + 'static)
@@ -94,6 +107,7 @@ impl DockerRequest {
     /// Reads the body, but for an archive. `work` is that of the connection.
     pub async fn read(
         mut request: hyper::Request<Incoming>,
+        caller: String,
         work: UpgradedWork,
     ) -> Result<Self, DockerError> {
         let wants_upgrade = request.headers().contains_key(UPGRADE);
@@ -117,6 +131,7 @@ impl DockerRequest {
         let upgrade = upgraded.map(|upgraded| ConnectionUpgrade { upgraded, work });
         Ok(Self {
             method: head.method,
+            caller,
             path,
             query,
             has_registry_auth,

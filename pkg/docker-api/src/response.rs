@@ -8,12 +8,13 @@ use futures::{StreamExt, TryStreamExt};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use warren_types::Timestamp;
 
 use crate::docker_error::DockerError;
+use crate::frames::{MULTIPLEXED, RAW};
 use crate::request::VERSIONS;
 
 /// Error that ends a streamed body.
@@ -53,10 +54,14 @@ pub fn empty(status: StatusCode) -> Answer {
     Ok(response)
 }
 
-/// 101.
-pub fn switching_protocols() -> DockerResponse {
+/// 101: the connection is for output from then on, in plain bytes or in frames.
+pub fn upgraded(is_raw: bool) -> DockerResponse {
     let mut response = Response::new(full(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(if is_raw { RAW } else { MULTIPLEXED }));
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("tcp"));
     response
 }
 

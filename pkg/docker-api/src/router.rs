@@ -10,11 +10,13 @@ use crate::docker_error::DockerError;
 use crate::programs::{self, Programs};
 use crate::request::DockerRequest;
 use crate::response::Answer;
-use crate::{archive, containers, events, images, logs, networks, nodes, secret_objects};
+use crate::{
+    archive, attach, containers, disk_usage, events, images, lifecycle, logs, networks, nodes, secret_objects,
+};
 use crate::{services, swarm, system, tasks, volumes};
 
 /// Parts of Docker's API that are not served, with what to use.
-const UNSUPPORTED: [(&str, &str); 14] = [
+const UNSUPPORTED: [(&str, &str); 13] = [
     ("auth", "logins are of the cluster: use `warren registry login`"),
     (
         "build",
@@ -24,8 +26,8 @@ const UNSUPPORTED: [(&str, &str); 14] = [
     ("configs", "there is no such operation on configs"),
     (
         "containers",
-        "a container is the task of a service: use `docker service create|update|scale|rm`, or exec, cp, logs and \
-         restart of the container",
+        "there is no such operation on containers in this version: use `docker run|start|stop|rm`, `docker service \
+         create|update|scale|rm`, exec, cp or logs",
     ),
     (
         "distribution",
@@ -37,10 +39,6 @@ const UNSUPPORTED: [(&str, &str); 14] = [
     ("networks", "there is no such operation on networks: tasks are members by the spec of their service"),
     ("plugins", "Warren has no plugins"),
     ("session", "Warren builds no images: build elsewhere and push to a registry"),
-    (
-        "system",
-        "the usage of disks is not served in this version: use `warren volume ls` and `warren image ls`",
-    ),
     ("volumes", "there is no such operation on volumes"),
 ];
 
@@ -51,6 +49,7 @@ pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerR
         ("GET" | "HEAD", ["_ping"]) => system::ping(client).await,
         ("GET", ["version"]) => system::version(client).await,
         ("GET", ["info"]) => system::info(client).await,
+        ("GET", ["system", "df"]) => disk_usage::read(client).await,
         ("GET", ["events"]) => events::stream(client, request).await,
         ("GET", ["swarm"]) => swarm::inspect(client).await,
         ("POST", ["swarm", operation]) => swarm::refuse(operation),
@@ -89,14 +88,20 @@ pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerR
         ("GET" | "HEAD", ["containers", name, "json"]) => containers::inspect(client, name).await,
         ("GET", ["containers", name, "logs"]) => containers::logs(client, name, request).await,
         ("GET", ["containers", name, "stats"]) => containers::stats(client, name, request).await,
-        ("POST", ["containers", name, "restart"]) => containers::restart(client, name, request).await,
+        ("POST", ["containers", "create"]) => lifecycle::create(client, request).await,
+        ("POST", ["containers", name, "start"]) => lifecycle::start(client, name).await,
+        ("POST", ["containers", name, "stop" | "kill"]) => lifecycle::stop(client, name, request).await,
+        ("POST", ["containers", name, "wait"]) => lifecycle::wait(client, name, request).await,
+        ("POST", ["containers", name, "attach"]) => attach::attach(client, name, request).await,
+        ("DELETE", ["containers", name]) => lifecycle::remove(client, name, request).await,
+        ("POST", ["containers", name, "restart"]) => lifecycle::restart(client, name, request).await,
         ("HEAD", ["containers", name, "archive"]) => archive::stat(client, name, request).await,
         ("GET", ["containers", name, "archive"]) => archive::read(client, name, request).await,
         ("PUT", ["containers", name, "archive"]) => archive::write(client, name, request).await,
         ("POST", ["containers", name, "exec"]) => programs::create(client, programs, name, request).await,
         ("POST", ["exec", id, "start"]) => programs::start(client, programs, id, request).await,
         ("POST", ["exec", id, "resize"]) => programs::resize(programs, id, request).await,
-        ("GET", ["exec", id, "json"]) => programs::inspect(programs, id),
+        ("GET", ["exec", id, "json"]) => programs::inspect(programs, id, request),
 
         ("GET", ["images", "json"]) => images::list(client, request).await,
         ("GET", ["images", name @ .., "json"]) => images::inspect(client, &name.join("/")).await,

@@ -1,20 +1,29 @@
-//! The server: HTTP/1.1 on a unix socket.
+//! The server: HTTP/1.1 on a unix socket, and over TLS.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::stream::select_all;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::Semaphore;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::task::JoinSet;
-use warren_client::{Client, ClientTarget};
-use warren_security::{LocalListener, LocalSocketError, PeerConnection, serve_local};
+use warren_client::{Client, Error};
+use warren_security::{
+    HandshakeLimits, LocalListener, LocalSocketError, Peer, PeerConnection, listen_web, serve_local,
+    serve_tls,
+};
 
 use crate::programs::Programs;
 use crate::request::{DockerRequest, UpgradedWork};
@@ -27,89 +36,160 @@ const CONNECTIONS: usize = 2048;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of the head of a request, in bytes. Filters are part of it.
 const MAX_HEAD_SIZE: usize = 64 << 10;
-/// Delay between attempts to connect to the manager.
-const CONNECT_RETRY: Duration = Duration::from_millis(200);
 
-/// The bound socket, before it is served.
-#[derive(Debug)]
-pub struct DockerSocket {
-    listener: LocalListener,
-    manager: PathBuf,
+/// Where the API is served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DockerEndpoints {
+    /// The path of a unix socket, for the user of this process only.
+    pub socket: Option<PathBuf>,
+    /// An address for clients with a certificate of the cluster.
+    pub listen: Option<SocketAddr>,
 }
 
-impl DockerSocket {
-    /// Listens at `path`, for the user of this process only, and will use the manager's socket at `manager`.
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum DockerListenError {
+    /// The unix socket cannot be bound.
+    #[error(transparent)]
+    Socket(#[from] LocalSocketError),
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {source}; choose another address with --docker-listen")]
+    Listen {
+        /// The requested address.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// The bound listeners, before they are served.
+#[derive(Debug)]
+pub struct DockerListeners {
+    local: Option<LocalListener>,
+    tcp: Option<TcpListener>,
+}
+
+impl DockerListeners {
+    /// Binds what `endpoints` has.
     ///
     /// # Errors
-    /// [`LocalSocketError`].
-    pub fn bind(path: &Path, manager: &Path) -> Result<Self, LocalSocketError> {
-        Ok(Self { listener: LocalListener::bind(path, None)?, manager: manager.to_owned() })
+    /// [`DockerListenError`].
+    pub fn bind(endpoints: &DockerEndpoints) -> Result<Self, DockerListenError> {
+        let local = endpoints.socket.as_ref().map(|path| LocalListener::bind(path, None)).transpose()?;
+        let listen =
+            |address| listen_web(address).map_err(|source| DockerListenError::Listen { address, source });
+        Ok(Self { local, tcp: endpoints.listen.map(listen).transpose()? })
     }
 
-    /// Serves until it is dropped, which ends all connections.
-    pub async fn serve(self) {
-        let target = ClientTarget::Unix { socket: self.manager };
-        let client = loop {
-            match Client::connect(&target).await {
-                Ok(client) => break client,
-                Err(error) => tracing::debug!(%error, "the Docker API cannot reach its manager yet"),
-            }
-            tokio::time::sleep(CONNECT_RETRY).await;
-        };
-        tracing::info!(socket = %self.listener.path().display(), "serving Docker's API");
-        let programs = Arc::new(Programs::default());
+    /// The bound address (port 0 binds a free port).
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Serves until it is dropped, which ends all connections. Requests become calls on connections within this process,
+    /// which are sent to `connections`: each has the peer of the request.
+    pub async fn serve(self, tls: Arc<ServerConfig>, connections: mpsc::Sender<PeerConnection>) {
+        let server =
+            Arc::new(DockerServer { programs: Arc::default(), connections, local_clients: Mutex::default() });
+        let local = self.local.map(serve_local);
+        let tcp = self.tcp.map(|listener| serve_tls(listener, tls, HandshakeLimits::default()));
+        let mut incoming = select_all(local.into_iter().chain(tcp));
         let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let mut incoming = serve_local(self.listener);
-        let mut connections = JoinSet::new();
+        let mut served = JoinSet::new();
         loop {
             let permit = Arc::clone(&room).acquire_owned().await.expect("the semaphore is never closed");
-            while connections.try_join_next().is_some() {}
+            while served.try_join_next().is_some() {}
             let Some(Ok(connection)) = incoming.next().await else { return };
-            let (client, programs) = (client.clone(), Arc::clone(&programs));
-            connections.spawn(async move {
+            let server = Arc::clone(&server);
+            served.spawn(async move {
                 let _permit = permit;
-                serve_connection(connection, client, programs).await;
+                server.serve_connection(connection).await;
             });
         }
     }
 }
 
-async fn serve_connection(connection: PeerConnection, client: Client, programs: Arc<Programs>) {
-    let work = UpgradedWork::default();
-    let service = service_fn(|request: Request<Incoming>| {
-        let (client, programs, work) = (client.clone(), Arc::clone(&programs), Arc::clone(&work));
-        async move { Ok::<_, Infallible>(respond(&client, &programs, work, request).await) }
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(MAX_HEAD_SIZE)
-        .serve_connection(TokioIo::new(connection), service)
-        .with_upgrades();
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "a connection of the Docker API failed");
+struct DockerServer {
+    programs: Arc<Programs>,
+    connections: mpsc::Sender<PeerConnection>,
+    /// By user and group.
+    local_clients: Mutex<BTreeMap<(u32, u32), Client>>,
+}
+
+impl DockerServer {
+    async fn serve_connection(self: Arc<Self>, connection: PeerConnection) {
+        let work = UpgradedWork::default();
+        let peer = connection.peer().clone();
+        let client = Mutex::new(None);
+        let service = service_fn(|request: Request<Incoming>| {
+            let (server, work, peer, client) = (&self, Arc::clone(&work), &peer, &client);
+            async move {
+                let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+                let answered = async {
+                    let request = DockerRequest::read(request, caller_name(peer), work).await?;
+                    let client = server.client(peer, client).await?;
+                    router::answer(&client, &server.programs, &request).await
+                };
+                let mut response = answered.await.unwrap_or_else(|error| {
+                    let status = error.status.as_u16();
+                    tracing::debug!(%method, path, status, %peer, "a request of the Docker API was refused");
+                    response::error(&error)
+                });
+                response::add_headers(&mut response);
+                Ok::<DockerResponse, Infallible>(response)
+            }
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(MAX_HEAD_SIZE)
+            .serve_connection(TokioIo::new(connection), service)
+            .with_upgrades();
+        if let Err(error) = served.await {
+            tracing::debug!(%error, "a connection of the Docker API failed");
+        }
+        let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            work.await;
+        }
     }
-    let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(work) = work {
-        work.await;
+
+    /// The client for calls of `peer`: one for all connections of a local user, and one for each other connection.
+    async fn client(&self, peer: &Peer, own: &Mutex<Option<Client>>) -> Result<Client, Error> {
+        if let Peer::Local { uid, gid } = peer {
+            let mut clients = self.local_clients.lock().await;
+            if let Some(client) = clients.get(&(*uid, *gid)) {
+                return Ok(client.clone());
+            }
+            let client = self.connect(peer).await?;
+            clients.insert((*uid, *gid), client.clone());
+            return Ok(client);
+        }
+        let mut own = own.lock().await;
+        match &*own {
+            Some(client) => Ok(client.clone()),
+            None => Ok(own.insert(self.connect(peer).await?).clone()),
+        }
+    }
+
+    async fn connect(&self, peer: &Peer) -> Result<Client, Error> {
+        let (connections, peer) = (self.connections.clone(), peer.clone());
+        let dial = move || {
+            let (connections, peer) = (connections.clone(), peer.clone());
+            async move {
+                let (served, client) = PeerConnection::pair(peer)?;
+                connections.send(served).await.map_err(|_| io::Error::other("the manager stops"))?;
+                Ok(client)
+            }
+        };
+        Client::connect_with("this manager", dial).await
     }
 }
 
-async fn respond(
-    client: &Client,
-    programs: &Arc<Programs>,
-    work: UpgradedWork,
-    request: Request<Incoming>,
-) -> DockerResponse {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let answered = async {
-        let request = DockerRequest::read(request, work).await?;
-        router::answer(client, programs, &request).await
-    };
-    let mut response = answered.await.unwrap_or_else(|error| {
-        tracing::debug!(%method, path, status = error.status.as_u16(), "a request of the Docker API was refused");
-        response::error(&error)
-    });
-    response::add_headers(&mut response);
-    response
+/// A name that differs between callers, but not between the connections of one.
+fn caller_name(peer: &Peer) -> String {
+    match peer {
+        Peer::Certificate { identity, .. } => identity.to_string(),
+        other => other.to_string(),
+    }
 }

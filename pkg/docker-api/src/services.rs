@@ -151,7 +151,8 @@ pub async fn remove(client: &Client, reference: &str) -> Answer {
     empty(StatusCode::OK)
 }
 
-fn with_login_warning(mut warnings: Vec<String>, request: &DockerRequest) -> Vec<String> {
+/// Adds one if the request has a login.
+pub fn with_login_warning(mut warnings: Vec<String>, request: &DockerRequest) -> Vec<String> {
     if request.has_registry_auth {
         let message = "the login of the request is not stored: nodes use those of `warren registry login`";
         warnings.push(message.to_owned());
@@ -160,7 +161,7 @@ fn with_login_warning(mut warnings: Vec<String>, request: &DockerRequest) -> Vec
 }
 
 /// Creates the volumes that mounts describe and that do not exist, as a node of Docker does with the first task.
-async fn create_volumes(client: &Client, volumes: Vec<MountedVolume>) -> Result<(), DockerError> {
+pub async fn create_volumes(client: &Client, volumes: Vec<MountedVolume>) -> Result<(), DockerError> {
     if volumes.is_empty() {
         return Ok(());
     }

@@ -67,7 +67,11 @@ pub fn updated(
     Ok(received)
 }
 
-fn check(spec: &ServiceSpec) -> Result<(), Violations> {
+/// Checks the values of a spec.
+///
+/// # Errors
+/// Every field that is not valid, with its path in Docker's spec.
+pub fn check(spec: &ServiceSpec) -> Result<(), Violations> {
     let mut wrong = spec.validate();
     for violation in &mut wrong.0 {
         violation.path = paths::docker_path(&violation.path);

@@ -10,11 +10,12 @@ use warren_types::TaskSpec;
 use crate::docker_error::DockerError;
 use crate::filters::Filters;
 use crate::object_ids::{ObjectIds, id_of};
+use crate::one_off;
 use crate::request::DockerRequest;
 use crate::response::{Answer, joined, meta, ok, time};
 use crate::services::to_value;
 use crate::spec;
-use crate::task_ids::{NUMBER_DIGITS, container_id, docker_id, warren_id};
+use crate::task_ids::{NUMBER_DIGITS, docker_id, warren_id};
 
 /// `_up-to-date` is what `docker service create` waits with: only tasks of the current spec.
 const FILTERS: [&str; 8] =
@@ -158,7 +159,7 @@ fn json(task: &v1::Task, ids: &ObjectIds) -> Result<Value, DockerError> {
     let status = json!({
         "Timestamp": time(task.state_since), "State": state(task), "Message": message(task),
         "Err": if is_failed { task.reason.as_str() } else { "" },
-        "ContainerStatus": {"ContainerID": container_id(&task.id), "PID": 0, "ExitCode": exit_code},
+        "ContainerStatus": {"ContainerID": one_off::id_of_task(task), "PID": 0, "ExitCode": exit_code},
         "PortStatus": {"Ports": host_ports(task)},
     });
     let shown = json!({

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use warren_client::{Client, NewVolume, VolumeListOptions};
+use warren_client::{Client, Error, NewVolume, VolumeListOptions};
 use warren_proto::v1;
 use warren_types::VolumeId;
 
@@ -40,6 +40,16 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     });
     let volumes: Vec<Value> = accepted.map(json).collect();
     ok(&json!({"Volumes": volumes, "Warnings": null}))
+}
+
+/// All volumes. The size of one that was not measured is -1.
+pub async fn all(client: &Client) -> Result<Vec<Value>, Error> {
+    let volumes = client.volumes().list(VolumeListOptions::default()).await?;
+    let shown = volumes.iter().map(|volume| {
+        let unknown = json!({"UsageData": {"Size": -1, "RefCount": volume.users.len()}});
+        joined(unknown, json(volume))
+    });
+    Ok(shown.collect())
 }
 
 /// `GET /volumes/NAME`.

@@ -21,7 +21,7 @@ pub const DATA_DIR_VERSION: u32 = 1;
 #[derive(Clone, Debug)]
 pub struct DataDir {
     path: PathBuf,
-    lock: Arc<Lock>,
+    _lock: Arc<Lock>,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl DataDir {
         write_pid(&mut lock).map_err(not_writable)?;
         ensure_version(&path)?;
         sync_parent(&path)?;
-        Ok(Self { path, lock: Arc::new(Lock(lock)) })
+        Ok(Self { path, _lock: Arc::new(Lock(lock)) })
     }
 
     /// The process that has the directory open, if there is one. Only reads: it never disturbs a process that opens
@@ -148,7 +148,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let held = DataDir::open(dir.path()).unwrap();
         // Another descriptor of the same open file, like that of a child process before exec.
-        let _of_child = held.lock.0.try_clone().unwrap();
+        let _of_child = held._lock.0.try_clone().unwrap();
         drop(held);
         DataDir::open(dir.path()).unwrap();
     }

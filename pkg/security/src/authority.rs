@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PublicKeyData, SanType, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::crypto::ring;
 use rustls_pki_types::CertificateDer;
@@ -24,6 +24,7 @@ use crate::{
 };
 
 const AUTHORITY_NAME: &str = "warren-ca";
+const WEB_SERVER_NAME: &str = "warren-web-server";
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
 /// 9999-12-31T23:59:59Z, the last time X.509 can express (RFC 5280, 4.1.2.5).
 const MAX_NOT_AFTER: Duration = Duration::from_secs(253_402_300_799);
@@ -178,20 +179,59 @@ impl CertificateAuthority {
             let desired = identity.cluster().to_owned();
             return Err(AuthorityError::OtherCluster { wanted: desired, own: self.cluster.clone() });
         }
+        let role = identity.role();
+        let mut params = self.leaf_params(now, lifetime)?;
+        params.distinguished_name = identity.subject();
+        params.extended_key_usages = role.key_usages();
+        if role == Role::Manager {
+            params.subject_alt_names = vec![SanType::DnsName(MANAGER_NAME.try_into()?)];
+        }
+        self.sign_params(params, public_key)
+    }
+
+    /// A new key and a certificate (PEM) that a manager shows to clients of other software, which verify that it has the
+    /// name or address that they use. It proves no identity to members, and lacks the name of managers.
+    pub fn issue_web_server(
+        &self,
+        names: &[String],
+        now: SystemTime,
+    ) -> Result<(String, PrivateKey), AuthorityError> {
+        let mut params = self.leaf_params(now, Role::Manager.validity())?;
+        params.distinguished_name.push(DnType::OrganizationName, self.cluster.as_str());
+        params.distinguished_name.push(DnType::CommonName, WEB_SERVER_NAME);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        for name in names.iter().filter(|name| *name != MANAGER_NAME) {
+            let name = match name.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(name.as_str().try_into()?),
+            };
+            if !params.subject_alt_names.contains(&name) {
+                params.subject_alt_names.push(name);
+            }
+        }
+        let key = PrivateKey::generate()?;
+        let certificate = self.sign_params(params, &*key.pair()?)?;
+        Ok((certificate, key))
+    }
+
+    /// Parameters of a certificate that is none of an authority.
+    fn leaf_params(&self, now: SystemTime, lifetime: Duration) -> Result<CertificateParams, AuthorityError> {
         let now = since_epoch(now)?;
         if now >= self.expires {
             return Err(AuthorityError::Expired);
         }
-        let role = identity.role();
         let mut params = params(now, lifetime, self.expires)?;
-        params.distinguished_name = identity.subject();
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = role.key_usages();
         params.use_authority_key_identifier_extension = true;
-        if role == Role::Manager {
-            params.subject_alt_names = vec![SanType::DnsName(MANAGER_NAME.try_into()?)];
-        }
+        Ok(params)
+    }
+
+    fn sign_params(
+        &self,
+        params: CertificateParams,
+        public_key: &impl PublicKeyData,
+    ) -> Result<String, AuthorityError> {
         let issuer = Issuer::from_ca_cert_der(&self.certificate, &*self.pair)?;
         Ok(params.signed_by(public_key, &issuer)?.pem())
     }

@@ -29,6 +29,21 @@ pub struct Credentials {
     certified: Arc<CertifiedKey>,
 }
 
+/// A certificate chain (PEM, the leaf first) with its key, for TLS.
+pub(crate) fn certified_key(
+    certificates: &str,
+    key: &PrivateKey,
+) -> Result<Arc<CertifiedKey>, MaterialError> {
+    let der = PrivateKeyDer::from_pem_slice(key.pem().as_bytes());
+    let der = der.map_err(|error| MaterialError::Key(error.to_string()))?;
+    let signing = ring::sign::any_supported_type(&der);
+    drop(Zeroizing::new(der));
+    let signing = signing.map_err(|error| MaterialError::Key(error.to_string()))?;
+    let certified = CertifiedKey::new(pem::parse_certificates(certificates)?, signing);
+    certified.keys_match().map_err(|_| MaterialError::KeyMismatch)?;
+    Ok(Arc::new(certified))
+}
+
 impl Credentials {
     /// Credentials from a certificate chain (PEM, the leaf first) and its key.
     pub fn new(certificate_pem: impl Into<String>, key: PrivateKey) -> Result<Self, MaterialError> {
@@ -40,14 +55,7 @@ impl Credentials {
         let expires_at = moment(certificate.validity().not_after.timestamp());
         let begins_at = moment(certificate.validity().not_before.timestamp());
         let issued_at = (begins_at + BACKDATE).min(expires_at);
-        let der = PrivateKeyDer::from_pem_slice(key.pem().as_bytes());
-        let der = der.map_err(|error| MaterialError::Key(error.to_string()))?;
-        let signing = ring::sign::any_supported_type(&der);
-        drop(Zeroizing::new(der));
-        let signing = signing.map_err(|error| MaterialError::Key(error.to_string()))?;
-        let certified = CertifiedKey::new(chain, signing);
-        certified.keys_match().map_err(|_| MaterialError::KeyMismatch)?;
-        let certified = Arc::new(certified);
+        let certified = certified_key(&certificate_pem, &key)?;
         Ok(Self { certificate_pem, key, identity, issued_at, expires_at, certified })
     }
 

@@ -47,8 +47,8 @@ pub use join::{JoinConnectError, connect_to_join};
 pub use key::PrivateKey;
 pub use key_file::{KeyFileError, KeyFingerprint};
 pub use listener::{
-    HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError, PeerConnection, serve_local,
-    serve_tls,
+    HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError, PeerConnection, listen_web,
+    serve_local, serve_tls,
 };
 pub use node_membership::{IncompleteMembership, MembershipStore, NodeMembership, NodeMembershipError};
 pub use peer::Peer;
@@ -56,5 +56,8 @@ pub use pem::MaterialError;
 pub use request::{CertificateRequest, RequestError};
 pub use roots::{CaDigest, ParseDigestError, Roots};
 pub use secret_object_key::{SecretObjectKey, SecretObjectKeyError};
-pub use tls::{ConnectError, ReloadableCertificate, TlsError, client_config, connect, server_config};
+pub use tls::{
+    ConnectError, ReloadableCertificate, TlsError, WebCertificate, client_config, connect, server_config,
+    web_server_config,
+};
 pub use token::{JoinToken, TokenError};

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -41,6 +42,11 @@ const MAX_LOCAL_PENDING: usize = 16;
 
 /// How long to leave the listener alone after it failed, which is mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections of other software that wait for accept.
+const WEB_BACKLOG: u32 = 1024;
+/// A client that vanished is noticed within a minute.
+const KEEPALIVE_SECONDS: u32 = 15;
+const KEEPALIVE_PROBES: u32 = 3;
 /// How long somebody who was refused may read why, and the most that is read of what they sent meanwhile.
 const LINGER: Duration = Duration::from_millis(500);
 const MAX_DRAINED: u64 = 64 << 10;
@@ -87,6 +93,14 @@ pub struct IncomingConnections {
     ready: mpsc::Receiver<PeerConnection>,
 }
 
+impl IncomingConnections {
+    /// Connections within this process: those that are sent.
+    pub fn channel() -> (mpsc::Sender<PeerConnection>, Self) {
+        let (sender, ready) = mpsc::channel(MAX_READY);
+        (sender, Self { ready })
+    }
+}
+
 impl Stream for IncomingConnections {
     type Item = Result<PeerConnection, Infallible>;
 
@@ -112,6 +126,23 @@ pub fn serve_tls(
         move |context| listener.poll_accept(context),
         move |accepted| accept_tls(Arc::clone(&tls), accepted),
     )
+}
+
+/// Binds `address` for clients of other software, which may vanish without a word: the kernel asks whether they are
+/// there. Must be called within a tokio runtime.
+///
+/// # Errors
+/// An error of a system call.
+pub fn listen_web(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    // Accepted connections inherit these.
+    setsockopt(&socket, sockopt::KeepAlive, &true)?;
+    setsockopt(&socket, sockopt::TcpKeepIdle, &KEEPALIVE_SECONDS)?;
+    setsockopt(&socket, sockopt::TcpKeepInterval, &KEEPALIVE_SECONDS)?;
+    setsockopt(&socket, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)?;
+    socket.bind(address)?;
+    socket.listen(WEB_BACKLOG)
 }
 
 /// Serves the unix socket: the peer is [`Peer::Local`]. Must be called within a tokio runtime.

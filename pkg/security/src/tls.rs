@@ -1,4 +1,5 @@
-//! The TLS settings of the cluster's one port: version 1.3, both sides by certificate, HTTP/2.
+//! The TLS settings: version 1.3, both sides by certificate; HTTP/2 on the cluster's one port, HTTP/1.1 for clients of
+//! other software.
 
 use std::fmt;
 use std::io;
@@ -8,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -17,9 +19,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::{Credentials, Identity, MANAGER_NAME, MaterialError, Roots};
+use crate::credentials::certified_key;
+use crate::{Credentials, Identity, MANAGER_NAME, MaterialError, PrivateKey, Roots};
 
 pub(crate) const HTTP_2: &[u8] = b"h2";
+const HTTP_1: &[u8] = b"http/1.1";
 
 /// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +90,32 @@ impl ResolvesClientCert for ReloadableCertificate {
     }
 }
 
+/// The certificate that is shown to clients of other software ([`web_server_config`]); it can be replaced while
+/// connections are open.
+#[derive(Debug)]
+pub struct WebCertificate {
+    current: ArcSwap<CertifiedKey>,
+}
+
+impl WebCertificate {
+    /// Shows this one until it is replaced: what [`crate::CertificateAuthority::issue_web_server`] returned.
+    pub fn new((certificate, key): (String, PrivateKey)) -> Result<Arc<Self>, MaterialError> {
+        Ok(Arc::new(Self { current: ArcSwap::new(certified_key(&certificate, &key)?) }))
+    }
+
+    /// Shows another one in all handshakes that begin from now on.
+    pub fn replace(&self, (certificate, key): (String, PrivateKey)) -> Result<(), MaterialError> {
+        self.current.store(certified_key(&certificate, &key)?);
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for WebCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.load_full())
+    }
+}
+
 /// What a manager shows: its certificate, and those of the authorities, by which a joiner recognises the cluster.
 #[derive(Debug)]
 struct ServerCertificateChain {
@@ -131,14 +161,30 @@ pub fn server_config(
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.store()), provider())
         .allow_unauthenticated()
         .build()?;
+    let certificates =
+        ServerCertificateChain { own: certificate, authorities: roots.certificates().to_vec() };
+    with_verifier(Arc::new(certificates), verifier, HTTP_2)
+}
+
+/// The serving side for clients of other software, over HTTP/1.1: they must show a valid certificate of `roots`.
+pub fn web_server_config(
+    roots: &Roots,
+    certificate: Arc<WebCertificate>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.store()), provider());
+    with_verifier(certificate, verifier.build()?, HTTP_1)
+}
+
+fn with_verifier(
+    certificates: Arc<dyn ResolvesServerCert>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    protocol: &[u8],
+) -> Result<Arc<ServerConfig>, TlsError> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_cert_resolver(Arc::new(ServerCertificateChain {
-            own: certificate,
-            authorities: roots.certificates().to_vec(),
-        }));
-    config.alpn_protocols = vec![HTTP_2.to_vec()];
+        .with_cert_resolver(certificates);
+    config.alpn_protocols = vec![protocol.to_vec()];
     // A resumed session would carry the client's certificate over unverified, past its end. Connections here
     // live long, so that resuming would save little.
     config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 
 use super::*;
 
@@ -52,6 +53,20 @@ fn certificate_has_identity_validity_and_usages() {
         });
     }
     assert_eq!(validity(authority.certificate_pem()).1, (NOW + 20 * 365 * DAY) as i64);
+}
+
+#[test]
+fn web_server_has_names_and_is_neither_client_nor_manager() {
+    let names = ["10.0.0.7", "m1.example.com", MANAGER_NAME].map(str::to_owned);
+    let (issued, _) = authority().issue_web_server(&names, at(NOW)).unwrap();
+    with_certificate(&issued, |certificate| {
+        assert!(Identity::try_from(certificate).is_err());
+        let usage = certificate.extended_key_usage().unwrap().unwrap().value;
+        assert_eq!((usage.client_auth, usage.server_auth, usage.any), (false, true, false));
+        let names = certificate.subject_alternative_name().unwrap().unwrap().value.general_names.clone();
+        let expected = [GeneralName::IPAddress(&[10, 0, 0, 7]), GeneralName::DNSName("m1.example.com")];
+        assert_eq!(names, expected);
+    });
 }
 
 #[test]

@@ -36,6 +36,15 @@ impl PeerConnection {
         Self { io: ConnectionIo::Local(stream), peer, quota: None }
     }
 
+    /// A connection within this process for the requests of `peer`: the server's end, and the client's.
+    ///
+    /// # Errors
+    /// An error of the system call.
+    pub fn pair(peer: Peer) -> io::Result<(Self, UnixStream)> {
+        let (server, client) = UnixStream::pair()?;
+        Ok((Self::local(server, peer), client))
+    }
+
     fn check_quota(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.quota.as_mut().map_or(Ok(()), |quota| quota.check(context))
     }

@@ -44,7 +44,7 @@ impl ApiBenchmark {
             node: None,
             log_engine: engine,
             is_data_loss_accepted: false,
-            docker_socket: None,
+            docker: Default::default(),
         };
         let manager = runtime.block_on(Manager::start(config, true))?;
         let identity = ClientIdentity {

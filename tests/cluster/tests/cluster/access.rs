@@ -23,7 +23,7 @@ use crate::joining::{JoiningMachine, token};
 
 /// A kind of caller in the table of permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Caller {
+pub enum Caller {
     Plain(CallerKind),
     User(UserRole),
     /// A user that was removed; an administrator that the CA certified and the state does not list.
@@ -36,7 +36,7 @@ enum Caller {
     FormerAgent,
 }
 
-const CALLERS: [Caller; 12] = [
+pub const CALLERS: [Caller; 12] = [
     Caller::Plain(CallerKind::Anonymous),
     Caller::User(UserRole::Viewer),
     Caller::User(UserRole::Operator),
@@ -69,7 +69,7 @@ async fn call(grpc: &mut Grpc<Channel>, path: &'static str) -> Result<(), Status
     Ok(())
 }
 
-fn is_allowed(caller: Caller, need: RequiredRole) -> bool {
+pub fn is_allowed(caller: Caller, need: RequiredRole) -> bool {
     let least = match need {
         RequiredRole::Anonymous => return caller == Caller::Plain(CallerKind::Anonymous),
         RequiredRole::Worker => return caller == Caller::Plain(CallerKind::Certified(Role::Worker)),
@@ -98,18 +98,19 @@ fn forged_manager(world: &ManagerFixture) -> Credentials {
     authority.issue(&identity, SystemTime::now()).unwrap()
 }
 
-/// Calls as `caller`; a manager is a member of the group.
-async fn channel(world: &ManagerFixture, caller: Caller) -> Channel {
+/// The certificate of `caller`, if it has one; a manager is a member of the group.
+pub async fn credentials(world: &ManagerFixture, caller: Caller) -> Option<Credentials> {
     let authority = CertificateAuthority::load(&world.data_dir().join("manager/ca.pem")).unwrap();
     let issue = |role, id: &str| {
         let identity = Identity::new(authority.cluster(), role, id).unwrap();
         authority.issue(&identity, SystemTime::now()).unwrap()
     };
-    let credentials = match caller {
+    Some(match caller {
         Caller::Plain(CallerKind::Certified(Role::Manager)) => {
             Credentials::load(&world.data_dir().join("manager/manager.pem")).unwrap()
         }
-        Caller::Plain(kind) => return world.channel(kind).await,
+        Caller::Plain(CallerKind::Certified(role)) => world.credentials(role),
+        Caller::Plain(CallerKind::Local | CallerKind::Anonymous) => return None,
         Caller::User(role) => world.user(role.as_str().trim_end_matches('n'), role).await,
         Caller::RemovedUser => {
             let removed = world.user("removed", UserRole::Admin).await;
@@ -131,15 +132,18 @@ async fn channel(world: &ManagerFixture, caller: Caller) -> Channel {
             world.manager().store().propose(command).await.unwrap();
             worker
         }
-    };
-    world.channel_as(Some(&credentials)).await
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_method_admits_exactly_its_callers() {
     let world = ManagerFixture::new().await;
     for caller in CALLERS {
-        let mut grpc = Grpc::new(channel(&world, caller).await);
+        let channel = match credentials(&world, caller).await {
+            None if caller == Caller::Plain(CallerKind::Local) => world.channel(CallerKind::Local).await,
+            credentials => world.channel_as(credentials.as_ref()).await,
+        };
+        let mut grpc = Grpc::new(channel);
         let denied = match caller {
             Caller::Plain(CallerKind::Anonymous)
             | Caller::RemovedUser

@@ -1,8 +1,11 @@
 //! Docker's API on the socket of a real manager: raw HTTP, and the CLI of Docker.
 
+mod access;
 mod cli;
 mod containers;
+mod docker_py;
 mod http;
+mod one_off;
 mod prometheus;
 
 use std::time::Duration;

@@ -8,6 +8,7 @@ use rand::RngExt;
 use tonic::Status;
 use tonic::transport::Channel;
 use warren_client::{Client, ClientIdentity, ClientTarget, JoinToken, NewUser, PrivateKeyPem};
+use warren_docker_api::server::DockerEndpoints;
 use warren_log::LogEngine;
 use warren_manager::manager::ManagerStartError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
@@ -91,7 +92,10 @@ impl ManagerFixture {
             node: Some(LocalNode { description: description(), taints: Default::default() }),
             log_engine: self.engine,
             is_data_loss_accepted: false,
-            docker_socket: Some(self.docker_socket()),
+            docker: DockerEndpoints {
+                socket: Some(self.docker_socket()),
+                listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            },
         }
     }
 
@@ -150,7 +154,7 @@ impl ManagerFixture {
         CertificateAuthority::load(&self.data_dir().join("manager/ca.pem")).unwrap()
     }
 
-    fn credentials(&self, role: Role) -> Credentials {
+    pub fn credentials(&self, role: Role) -> Credentials {
         match role {
             Role::Worker => self.manager().node().unwrap().1,
             Role::User => self.manager().admin(),

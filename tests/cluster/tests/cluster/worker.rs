@@ -288,6 +288,8 @@ impl ScriptedWorker {
 
     /// Executes one step for each assigned task: prepares, runs or removes it. It reports the image digest
     /// until the assignment contains it.
+    ///
+    /// A task with the arguments `exit CODE` has ended, and one with `reject` cannot run.
     pub async fn apply_assignment(&mut self) {
         self.sync().await;
         let mut reports = Vec::new();
@@ -295,7 +297,19 @@ impl ScriptedWorker {
             let image = if task.digest.is_empty() { DIGEST.to_owned() } else { String::new() };
             let received = match task.desired() {
                 v1::DesiredTaskState::Ready => report(id, v1::TaskState::Ready),
-                v1::DesiredTaskState::Running => report(id, v1::TaskState::Running),
+                v1::DesiredTaskState::Running => match words(task)[..] {
+                    ["exit", code] => {
+                        let code = code.parse().unwrap();
+                        let state = if code == 0 { v1::TaskState::Complete } else { v1::TaskState::Failed };
+                        let exit = Some(v1::TaskExit { code, out_of_memory: false });
+                        v1::TaskReport { exit, ..report(id, state) }
+                    }
+                    ["reject"] => {
+                        let reason = "there is no such program".to_owned();
+                        v1::TaskReport { reason, ..report(id, v1::TaskState::Rejected) }
+                    }
+                    _ => report(id, v1::TaskState::Running),
+                },
                 _ => v1::TaskReport { removed: true, ..report(id, v1::TaskState::Shutdown) },
             };
             reports.push(v1::TaskReport { image, ..received });
@@ -368,6 +382,12 @@ impl ScriptedStream {
             }
         }
     }
+}
+
+/// The arguments of a task.
+fn words(task: &v1::TaskAssignment) -> Vec<&str> {
+    let args = task.spec.as_ref().and_then(|spec| spec.args.as_ref());
+    args.into_iter().flat_map(|args| &args.items).map(String::as_str).collect()
 }
 
 pub fn report(task: &str, state: v1::TaskState) -> v1::TaskReport {

@@ -11,7 +11,7 @@ use crate::fixture::WAIT_DEADLINE;
 use crate::worker::DIGEST;
 
 /// A service with one task that runs, and the id of its container.
-async fn running(docker: &DockerClient) -> String {
+pub async fn running(docker: &DockerClient) -> String {
     let container = json!({"Image": "nginx:1.27", "Command": ["serve"], "Labels": {"a": "b"}});
     let spec = json!({"Name": "web", "TaskTemplate": {"ContainerSpec": container}});
     docker.post("/services/create", spec).await;
@@ -113,8 +113,8 @@ async fn tasks_are_listed_as_containers() {
         if found { Ok(()) } else { Err(listed.to_string()) }
     })
     .await;
-    let stop = docker.call("POST", &format!("/containers/{id}/stop"), None).await.refused(501);
-    assert!(stop.contains("docker service create|update|scale|rm"), "{stop}");
+    let top = docker.call("GET", &format!("/containers/{id}/top"), None).await.refused(501);
+    assert!(top.contains("docker run|start|stop|rm"), "{top}");
     worker.abort();
 }
 

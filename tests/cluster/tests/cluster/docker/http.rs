@@ -1,12 +1,17 @@
 //! Requests as bytes.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
 use warren_docker_api::swarm_import::SwarmObjects;
 use warren_documents::service_document;
 use warren_proto::convert::stored_service_spec;
@@ -20,6 +25,8 @@ use crate::worker::ScriptedWorker;
 
 pub struct DockerClient {
     pub socket: PathBuf,
+    /// Instead of the socket, an address with TLS.
+    pub tls: Option<(SocketAddr, Arc<ClientConfig>)>,
 }
 
 #[derive(Debug)]
@@ -30,7 +37,7 @@ pub struct DockerReply {
 }
 
 impl DockerReply {
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
@@ -42,14 +49,27 @@ impl DockerReply {
     }
 }
 
+/// All that comes back.
+async fn read_response(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) -> Vec<u8> {
+    // A server that refuses a long request need not read all of it.
+    let _ = stream.write_all(request).await;
+    let mut read = Vec::new();
+    let _ = stream.read_to_end(&mut read).await;
+    read
+}
+
 impl DockerClient {
     /// Sends bytes and reads the response to its end.
     pub async fn exchange(&self, request: &[u8]) -> DockerReply {
-        let mut stream = UnixStream::connect(&self.socket).await.unwrap();
-        // A server that refuses a long request need not read all of it.
-        let _ = stream.write_all(request).await;
-        let mut read = Vec::new();
-        let _ = stream.read_to_end(&mut read).await;
+        let read = match &self.tls {
+            None => read_response(UnixStream::connect(&self.socket).await.unwrap(), request).await,
+            Some((address, config)) => {
+                let name = ServerName::from(address.ip());
+                let stream = TcpStream::connect(address).await.unwrap();
+                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await.unwrap();
+                read_response(stream, request).await
+            }
+        };
         let end = read.windows(4).position(|window| window == b"\r\n\r\n").expect("a response has a head");
         let head = String::from_utf8(read[..end].to_vec()).unwrap().to_ascii_lowercase();
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
@@ -93,7 +113,7 @@ impl DockerClient {
 pub async fn world() -> (ManagerFixture, DockerClient) {
     let world = ManagerFixture::new().await;
     let socket = world.docker_socket();
-    (world, DockerClient { socket })
+    (world, DockerClient { socket, tls: None })
 }
 
 fn names(list: &Value) -> Vec<&str> {
@@ -124,7 +144,8 @@ async fn clients_negotiate_and_errors_have_the_form_of_docker() {
     assert!(docker.call("GET", "/v1.23/info", None).await.refused(400).contains("is too old"));
     docker.call("GET", "/nothing", None).await.refused(404);
     docker.call("GET", "/containers/web/json", None).await.refused(404);
-    docker.call("POST", "/containers/create", None).await.refused(501);
+    docker.call("POST", "/containers/create", None).await.refused(400);
+    docker.call("POST", "/containers/prune", None).await.refused(501);
     docker.call("POST", "/build", None).await.refused(501);
     assert!(
         docker

@@ -82,7 +82,7 @@ impl ManagerHost {
             node: self.hybrid.then(|| LocalNode { description: description(), taints: Default::default() }),
             log_engine: self.engine,
             is_data_loss_accepted: false,
-            docker_socket: None,
+            docker: Default::default(),
         }
     }
 

@@ -1,0 +1,56 @@
+//! Docker's API of this manager: its certificate, and its calls.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use warren_bootstrap::ca::ManagerKeys;
+use warren_control::{BoxError, Clock, Shutdown, SystemClock};
+use warren_docker_api::server::DockerListeners;
+use warren_security::{AuthorityError, IncomingConnections, WebCertificate, web_server_config};
+
+use crate::config::ManagerConfig;
+use crate::server::{GrpcServices, ListenError, spawn};
+
+/// The certificate for clients is issued anew at this interval; its key is only in memory.
+const REISSUE_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Serves Docker's API. Its requests become calls of `services` by the peer of the request, so that roles and audit are
+/// those of every other call.
+pub(crate) fn serve(
+    listeners: DockerListeners,
+    config: &ManagerConfig,
+    keys: &Arc<ManagerKeys>,
+    clock: &Arc<SystemClock>,
+    services: &GrpcServices,
+    shutdown: &Shutdown,
+) -> Result<(), ListenError> {
+    let mut names = vec![
+        config.advertise.host.clone(),
+        config.name.to_string(),
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        "::1".to_owned(),
+    ];
+    names.extend(
+        listeners
+            .address()
+            .map(|address| address.ip())
+            .filter(|ip| !ip.is_unspecified())
+            .map(|ip| ip.to_string()),
+    );
+    let (issuer, clock) = (keys.clone(), clock.clone());
+    let issue = move || {
+        let now = UNIX_EPOCH + Duration::from_millis(clock.unix_millis());
+        issuer.authority.issue_web_server(&names, now)
+    };
+    let certificate = WebCertificate::new(issue()?).map_err(AuthorityError::from)?;
+    let tls = web_server_config(&keys.authority.roots(), certificate.clone())?;
+    services.api.background_tasks.spawn("docker-certificate", REISSUE_INTERVAL, move || {
+        let replaced = issue().and_then(|issued| Ok(certificate.replace(issued)?));
+        std::future::ready(replaced.map_err(BoxError::from))
+    });
+    let (connections, incoming) = IncomingConnections::channel();
+    spawn("docker-calls", incoming, services, shutdown);
+    shutdown.spawn_cancellable("docker-api", listeners.serve(tls, connections));
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! `docker run` and what follows it: containers are created, started, stopped, waited for and removed.
+
+mod create;
+
+use std::time::Duration;
+
+use futures::stream;
+use hyper::StatusCode;
+use rand::RngExt;
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+use warren_client::Client;
+use warren_proto::v1;
+use warren_types::ServiceId;
+
+use crate::containers;
+use crate::docker_error::DockerError;
+use crate::object_ids::ObjectIds;
+use crate::one_off::{self, OneOffContainer, find, has_started, id_of_service, is_ended, until};
+use crate::request::DockerRequest;
+use crate::response::{self, Answer, BodyError, created, empty};
+use crate::services::{create_volumes, new_id, with_login_warning};
+use crate::spec::ReceivedSpec;
+use crate::system::ClusterView;
+use create::CreateRequest;
+
+/// A container that no node may run is given up after this.
+const PLACEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the removal of a service may take beyond the stop grace period of its task.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Clients that wait for the end of a container read its exit code before it is removed.
+const EXIT_CODE_DELAY: Duration = Duration::from_millis(200);
+/// Signals that end a container.
+const ENDING_SIGNALS: [&str; 6] = ["", "HUP", "INT", "KILL", "QUIT", "TERM"];
+
+/// The one with this name or id, for operations that tasks of other services do not have.
+async fn get(client: &Client, reference: &str) -> Result<OneOffContainer, DockerError> {
+    if let Some(container) = find(client, reference).await? {
+        return Ok(container);
+    }
+    // Of a service, or there is none at all.
+    let task = containers::find(client, reference).await?;
+    let message = format!(
+        "container {reference} is a task of service {}, which decides when it runs: use `docker service \
+         update|scale|rm`, or `docker restart`",
+        task.service_name
+    );
+    Err(DockerError::new(StatusCode::CONFLICT, message))
+}
+
+/// `POST /containers/create`.
+pub async fn create(client: &Client, request: &DockerRequest) -> Answer {
+    let body: CreateRequest = request.json()?;
+    let name = match request.text("name") {
+        Some(name) => name.trim_start_matches('/').to_owned(),
+        None => format!("run-{:08x}", rand::rng().random::<u32>()),
+    };
+    let (ids, view) = futures::try_join!(ObjectIds::read(client), ClusterView::read(client))?;
+    let own_node = view.own_node().map(|node| node.name.as_str());
+    let ReceivedSpec { spec, volumes, warnings, force: _ } = create::service(&name, body, own_node, &ids)?;
+    create_volumes(client, volumes).await?;
+    let service = client.services().create(ServiceId(new_id()), &spec).await?;
+    created(&json!({"Id": id_of_service(&service.id), "Warnings": with_login_warning(warnings, request)}))
+}
+
+/// `POST /containers/ID/start`: returns when its program runs, or has ended already.
+pub async fn start(client: &Client, reference: &str) -> Answer {
+    let container = get(client, reference).await?;
+    let last = container.ended_id();
+    if container.is_desired() {
+        if last.is_none() {
+            return empty(StatusCode::NOT_MODIFIED);
+        }
+        client.services().scale(&container.service.id, 0, None).await?;
+    }
+    client.services().scale(&container.service.id, 1, None).await?;
+    let placed = until(client, &container, |now| {
+        let task = now.task().filter(|task| Some(&task.id) != last.as_ref() && !task.node_id.is_empty());
+        task.map(|task| task.id.clone())
+    });
+    let failure = match timeout(PLACEMENT_TIMEOUT, placed).await {
+        Ok(placed) => {
+            let placed = placed?;
+            let over = until(client, &container, |now| {
+                // Another task takes the place of one that a node rejected.
+                let task = now.tasks.iter().find(|task| task.id == placed);
+                let is_over = |task: &&v1::Task| has_started(task) || task.state() == v1::TaskState::Rejected;
+                Some(task?).filter(is_over).cloned()
+            });
+            let task = over.await?;
+            (task.state() == v1::TaskState::Rejected).then_some(task.reason)
+        }
+        Err(_) => {
+            let now = find(client, &container.service.id).await?;
+            let task = now.as_ref().and_then(OneOffContainer::task);
+            Some(task.map_or_else(|| "it has no task yet".to_owned(), |task| task.reason.clone()))
+        }
+    };
+    if let Some(reason) = failure {
+        client.services().scale(&container.service.id, 0, None).await?;
+        let message = format!("container {} was not started: {reason}", container.name());
+        return Err(DockerError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
+    }
+    if container.is_removed_at_end() {
+        let (client, container) = (client.clone(), container.clone());
+        tokio::spawn(async move {
+            let removed = async {
+                ended_task(&client, &container).await?;
+                sleep(EXIT_CODE_DELAY).await;
+                client.services().remove(&container.service.id, None, false).await?;
+                Ok::<_, DockerError>(())
+            };
+            if let Err(error) = removed.await {
+                tracing::warn!(
+                    container = container.name(),
+                    why = error.message,
+                    "a container was not removed"
+                );
+            }
+        });
+    }
+    empty(StatusCode::NO_CONTENT)
+}
+
+/// Its task when it has ended, the one that is started next if none runs.
+async fn ended_task(client: &Client, container: &OneOffContainer) -> Result<v1::Task, DockerError> {
+    until(client, container, |now| now.task().filter(|task| is_ended(task)).cloned()).await
+}
+
+/// `POST /containers/ID/stop` and `kill`: returns when its program has ended.
+pub async fn stop(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let signal = request.text("signal").unwrap_or_default();
+    let signal = signal.strip_prefix("SIG").unwrap_or(signal);
+    if !ENDING_SIGNALS.contains(&signal) && !matches!(signal, "1" | "2" | "3" | "9" | "15") {
+        let message = format!(
+            "signal {signal:?} cannot be sent in this version: use `docker exec {reference} kill -s {signal} 1`"
+        );
+        return Err(DockerError::unsupported(&message));
+    }
+    let container = get(client, reference).await?;
+    if !container.is_desired() && container.task().is_none_or(is_ended) {
+        return match request.path.last().map(String::as_str) {
+            Some("kill") => {
+                let message = format!("container {reference} is not running");
+                Err(DockerError::new(StatusCode::CONFLICT, message))
+            }
+            _ => empty(StatusCode::NOT_MODIFIED),
+        };
+    }
+    client.services().scale(&container.service.id, 0, None).await?;
+    until(client, &container, |now| now.task().is_none_or(is_ended).then_some(())).await?;
+    empty(StatusCode::NO_CONTENT)
+}
+
+/// `POST /containers/ID/wait`: the head of the response comes at once, so that the client knows that it waits.
+pub async fn wait(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let condition = request.text("condition").unwrap_or("not-running").to_owned();
+    if !matches!(condition.as_str(), "not-running" | "next-exit" | "removed") {
+        return Err(DockerError::invalid(format!("invalid condition: {condition:?}")));
+    }
+    let container = get(client, reference).await?;
+    let client = client.clone();
+    let line = async move {
+        let waited = async {
+            if condition == "not-running" && container.task().is_none_or(is_ended) {
+                return Ok(container.task().cloned().unwrap_or_default());
+            }
+            let last = container.ended_id();
+            let ended = until(&client, &container, |now| {
+                now.task().filter(|task| is_ended(task) && Some(&task.id) != last.as_ref()).cloned()
+            });
+            let task = ended.await?;
+            if condition == "removed" {
+                gone(&client, &container).await?;
+            }
+            Ok::<_, DockerError>(task)
+        };
+        let answer = match waited.await {
+            Ok(task) => json!({"StatusCode": task.exit.as_ref().map_or(0, |exit| exit.code)}),
+            Err(error) => json!({"StatusCode": 125, "Error": {"Message": error.message}}),
+        };
+        Ok::<_, BodyError>(bytes::Bytes::from(answer.to_string() + "\n"))
+    };
+    Ok(response::stream("application/json", stream::once(line)))
+}
+
+/// Returns when a service that is being removed does not exist any more.
+async fn gone(client: &Client, container: &OneOffContainer) -> Result<(), DockerError> {
+    match until(client, container, |_| None::<()>).await {
+        Err(error) if error.status == StatusCode::NOT_FOUND => Ok(()),
+        other => other,
+    }
+}
+
+/// `DELETE /containers/ID`: its name is free when this returns.
+pub async fn remove(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    if request.flag("link") {
+        return Err(DockerError::unsupported("there are no links"));
+    }
+    let container = get(client, reference).await?;
+    if container.task().is_some_and(|task| !is_ended(task)) && !request.flag("force") {
+        let message =
+            format!("container {reference} is running: stop the container before removing or force remove");
+        return Err(DockerError::new(StatusCode::CONFLICT, message));
+    }
+    client.services().remove(&container.service.id, None, false).await?;
+    let late = |_| DockerError::new(StatusCode::SERVICE_UNAVAILABLE, "the container is still being removed");
+    timeout(REMOVAL_TIMEOUT, gone(client, &container)).await.map_err(late)??;
+    empty(StatusCode::NO_CONTENT)
+}
+
+/// `POST /containers/ID/restart`: a new task takes the place of this one. Clients always send a time to stop in; that
+/// of the service counts.
+pub async fn restart(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    if request.text("signal").is_some() {
+        return Err(DockerError::invalid(
+            "signal: a task stops as its service says: set `--stop-signal` there",
+        ));
+    }
+    let task = containers::find(client, reference).await?;
+    if one_off::is_one_off(&task) {
+        stop(client, reference, request).await?;
+        return start(client, reference).await;
+    }
+    client.tasks().restart(&task.id).await?;
+    empty(StatusCode::NO_CONTENT)
+}

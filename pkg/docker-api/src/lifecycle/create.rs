@@ -1,0 +1,651 @@
+//! The body of `POST /containers/create` as the spec of a service.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use warren_types::{Bytes, Device, DeviceAccess, PublishMode, PublishedPort, Violations};
+
+use crate::model::{self, Pairs};
+use crate::object_ids::ObjectIds;
+use crate::one_off::{KEPT, ONE_OFF_LABEL, REMOVED_AT_END};
+use crate::spec::{self, ReceivedSpec};
+
+/// Where it runs: the name of a node, or `any`.
+const NODE_LABEL: &str = "io.warren.node";
+
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// Fields of `HostConfig` that are refused if they are set, with the reason.
+const REFUSED: [(&str, &str); 33] = [
+    ("BlkioDeviceReadBps", NO_IO_LIMITS),
+    ("BlkioDeviceReadIOps", NO_IO_LIMITS),
+    ("BlkioDeviceWriteBps", NO_IO_LIMITS),
+    ("BlkioDeviceWriteIOps", NO_IO_LIMITS),
+    ("BlkioWeight", NO_IO_LIMITS),
+    ("BlkioWeightDevice", NO_IO_LIMITS),
+    ("Cgroup", "control groups are those of Warren"),
+    ("CgroupParent", "control groups are those of Warren"),
+    ("CpuCount", "is for Windows, which Warren does not run"),
+    ("CpuPercent", "is for Windows, which Warren does not run"),
+    ("CpuPeriod", "give --cpus"),
+    ("CpuQuota", "give --cpus"),
+    ("CpuRealtimePeriod", "real-time scheduling is not supported by this version"),
+    ("CpuRealtimeRuntime", "real-time scheduling is not supported by this version"),
+    ("CpuShares", "give --cpus"),
+    ("CpusetCpus", "CPUs cannot be chosen in this version"),
+    ("CpusetMems", "memory nodes cannot be chosen in this version"),
+    ("DeviceCgroupRules", "give the devices with --device"),
+    ("DeviceRequests", "generic resources are not supported by this version"),
+    ("DnsOptions", "options of the resolver are not supported by this version"),
+    ("Isolation", "is for Windows, which Warren does not run"),
+    ("Links", "containers of one network find each other by name: use a network"),
+    ("MemorySwappiness", NO_SWAP),
+    ("MemorySwap", NO_SWAP),
+    ("OomKillDisable", "the kernel may end every container that is out of memory"),
+    ("PidMode", NO_SHARED_NAMESPACES),
+    ("PublishAllPorts", "the ports of an image are not read: give them with --publish"),
+    ("Runtime", "there is one runtime"),
+    ("StorageOpt", "storage limits are not supported by this version"),
+    ("UTSMode", NO_SHARED_NAMESPACES),
+    ("UsernsMode", NO_SHARED_NAMESPACES),
+    ("VolumeDriver", "give the driver with --mount type=volume,volume-driver=NAME"),
+    ("VolumesFrom", "name the volumes with --volume"),
+];
+const NO_IO_LIMITS: &str = "limits of input and output are not supported by this version";
+const NO_SWAP: &str = "swap is a setting of the nodes";
+const NO_SHARED_NAMESPACES: &str =
+    "namespaces of the node or of other containers cannot be used in this version";
+
+/// Where the fields of a service come from in this request.
+const PATHS: [(&str, &str); 22] = [
+    ("EndpointSpec.Ports", "HostConfig.PortBindings"),
+    ("TaskTemplate.ContainerSpec.Args", "Cmd"),
+    ("TaskTemplate.ContainerSpec.CapabilityAdd", "HostConfig.CapAdd"),
+    ("TaskTemplate.ContainerSpec.CapabilityDrop", "HostConfig.CapDrop"),
+    ("TaskTemplate.ContainerSpec.Command", "Entrypoint"),
+    ("TaskTemplate.ContainerSpec.DNSConfig.Nameservers", "HostConfig.Dns"),
+    ("TaskTemplate.ContainerSpec.DNSConfig.Search", "HostConfig.DnsSearch"),
+    ("TaskTemplate.ContainerSpec.Dir", "WorkingDir"),
+    ("TaskTemplate.ContainerSpec.Groups", "HostConfig.GroupAdd"),
+    ("TaskTemplate.ContainerSpec.Hosts", "HostConfig.ExtraHosts"),
+    ("TaskTemplate.ContainerSpec.Mounts", "HostConfig.Mounts"),
+    ("TaskTemplate.ContainerSpec.OomScoreAdj", "HostConfig.OomScoreAdj"),
+    ("TaskTemplate.ContainerSpec.Privileges", "HostConfig.SecurityOpt"),
+    ("TaskTemplate.ContainerSpec.StopGracePeriod", "StopTimeout"),
+    ("TaskTemplate.ContainerSpec.Sysctls", "HostConfig.Sysctls"),
+    ("TaskTemplate.ContainerSpec.Ulimits", "HostConfig.Ulimits"),
+    ("TaskTemplate.LogDriver", "HostConfig.LogConfig"),
+    ("TaskTemplate.Networks", "HostConfig.NetworkMode"),
+    ("TaskTemplate.Resources.Limits.MemoryBytes", "HostConfig.Memory"),
+    ("TaskTemplate.Resources.Limits.NanoCPUs", "HostConfig.NanoCpus"),
+    ("TaskTemplate.Resources.Limits.Pids", "HostConfig.PidsLimit"),
+    ("TaskTemplate.ContainerSpec.", ""),
+];
+
+/// A list of words, or one text, which is one word.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Words {
+    Many(Vec<String>),
+    One(String),
+}
+
+impl Words {
+    fn into_list(self) -> Vec<String> {
+        match self {
+            Words::Many(words) => words,
+            Words::One(word) => vec![word],
+        }
+    }
+}
+
+/// The body of the request.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct CreateRequest {
+    hostname: Option<String>,
+    domainname: Option<String>,
+    user: Option<String>,
+    tty: Option<bool>,
+    open_stdin: Option<bool>,
+    env: Option<Vec<String>>,
+    cmd: Option<Words>,
+    healthcheck: Option<model::HealthCheck>,
+    image: Option<String>,
+    volumes: Option<BTreeMap<String, Value>>,
+    working_dir: Option<String>,
+    entrypoint: Option<Words>,
+    network_disabled: Option<bool>,
+    mac_address: Option<String>,
+    labels: Option<Pairs>,
+    stop_signal: Option<String>,
+    stop_timeout: Option<i64>,
+    host_config: Option<HostConfig>,
+    networking_config: Option<NetworkingConfig>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct HostConfig {
+    binds: Option<Vec<String>>,
+    mounts: Option<Vec<model::Mount>>,
+    tmpfs: Option<Pairs>,
+    log_config: Option<LogConfig>,
+    network_mode: Option<String>,
+    port_bindings: Option<BTreeMap<String, Option<Vec<PortBinding>>>>,
+    restart_policy: Option<RestartPolicy>,
+    auto_remove: Option<bool>,
+    cap_add: Option<Vec<String>>,
+    cap_drop: Option<Vec<String>>,
+    dns: Option<Vec<String>>,
+    dns_search: Option<Vec<String>>,
+    extra_hosts: Option<Vec<String>>,
+    group_add: Option<Vec<String>>,
+    ipc_mode: Option<String>,
+    oom_score_adj: Option<i64>,
+    privileged: Option<bool>,
+    readonly_rootfs: Option<bool>,
+    security_opt: Option<Vec<String>>,
+    shm_size: Option<i64>,
+    sysctls: Option<Pairs>,
+    memory: Option<i64>,
+    memory_reservation: Option<i64>,
+    nano_cpus: Option<i64>,
+    devices: Option<Vec<DeviceMapping>>,
+    pids_limit: Option<i64>,
+    ulimits: Option<Vec<model::Ulimit>>,
+    init: Option<bool>,
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct LogConfig {
+    r#type: Option<String>,
+    config: Option<Pairs>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct PortBinding {
+    host_ip: Option<String>,
+    host_port: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct RestartPolicy {
+    name: Option<String>,
+    maximum_retry_count: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct DeviceMapping {
+    path_on_host: String,
+    path_in_container: String,
+    cgroup_permissions: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct NetworkingConfig {
+    endpoints_config: Option<BTreeMap<String, Option<Endpoint>>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Endpoint {
+    aliases: Option<Vec<String>>,
+    #[serde(rename = "IPAMConfig")]
+    ipam_config: Option<Value>,
+}
+
+/// The spec of a service without tasks, whose only one is the container. `own_node` is the node of this manager, on
+/// which it runs unless a label says otherwise.
+///
+/// # Errors
+/// Every field that is not supported or not valid, with its path in the request.
+pub fn service(
+    name: &str,
+    request: CreateRequest,
+    own_node: Option<&str>,
+    ids: &ObjectIds,
+) -> Result<ReceivedSpec, Violations> {
+    let mut wrong = Violations::default();
+    let host = request.host_config.clone().unwrap_or_default();
+    let ports = ports(&mut wrong, host.port_bindings.clone().unwrap_or_default());
+    let devices = devices(&mut wrong, host.devices.clone().unwrap_or_default());
+    let (privileged, shm_size) = (host.privileged == Some(true), host.shm_size.filter(|size| *size != 0));
+    let shm_size = shm_size.and_then(|size| {
+        let size = u64::try_from(size).ok();
+        if size.is_none() {
+            wrong.add("HostConfig.ShmSize", "is negative");
+        }
+        size.map(Bytes)
+    });
+    let docker = translate(&mut wrong, name, request, host, own_node);
+    let mut received = match spec::from_docker(docker, ids) {
+        Ok(received) if wrong.0.is_empty() => received,
+        Ok(_) => return Err(wrong),
+        Err(others) => {
+            wrong.0.extend(others.0);
+            return Err(renamed(wrong));
+        }
+    };
+    let spec = &mut received.spec;
+    spec.ports = ports;
+    (spec.task.privileged, spec.task.devices) = (privileged, devices);
+    spec.task.shm_size = shm_size;
+    spec::check(spec).map_err(renamed)?;
+    Ok(received)
+}
+
+/// With the paths of this request.
+fn renamed(mut wrong: Violations) -> Violations {
+    for violation in &mut wrong.0 {
+        let renamed = PATHS.iter().find_map(|(from, to)| {
+            let rest = violation.path.strip_prefix(from)?;
+            Some(format!("{to}{rest}"))
+        });
+        violation.path = renamed.unwrap_or_else(|| std::mem::take(&mut violation.path));
+    }
+    wrong
+}
+
+fn is_default(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        // -1 is no limit.
+        Value::Number(number) => matches!(number.as_i64(), Some(0 | -1)),
+        Value::String(text) => matches!(text.as_str(), "" | "default" | "private" | "runc"),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+fn translate(
+    wrong: &mut Violations,
+    name: &str,
+    request: CreateRequest,
+    host: HostConfig,
+    own_node: Option<&str>,
+) -> model::ServiceSpec {
+    for (field, reason) in REFUSED {
+        if host.others.get(field).is_some_and(|value| !is_default(value)) {
+            wrong.add(format!("HostConfig.{field}"), reason);
+        }
+    }
+    let mut refuse = |is_set: bool, path: &str, reason: &str| {
+        if is_set {
+            wrong.add(path, reason);
+        }
+    };
+    let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    refuse(is_set(&request.domainname), "Domainname", "give the whole name with --hostname");
+    refuse(is_set(&request.mac_address), "MacAddress", "addresses are those of the cluster");
+    refuse(
+        request.open_stdin == Some(true),
+        "OpenStdin",
+        "containers have no standard input in this version: leave out --interactive, and use `docker exec -it`",
+    );
+    refuse(
+        request.volumes.is_some_and(|volumes| !volumes.is_empty()),
+        "Volumes",
+        "every volume has a name here: give --volume NAME:PATH",
+    );
+    refuse(
+        host.ipc_mode.as_ref().is_some_and(|mode| !matches!(mode.as_str(), "" | "private" | "shareable")),
+        "HostConfig.IpcMode",
+        NO_SHARED_NAMESPACES,
+    );
+    let mut labels = request.labels.unwrap_or_default();
+    let node = labels.get(NODE_LABEL).map(String::as_str).or(own_node).filter(|node| *node != "any");
+    let placement = model::Placement {
+        constraints: node.map(|node| vec![format!("node.hostname=={node}")]),
+        ..Default::default()
+    };
+    let mark = if host.auto_remove == Some(true) { REMOVED_AT_END } else { KEPT };
+    labels.insert(ONE_OFF_LABEL.to_owned(), mark.to_owned());
+    let networks = networks(
+        wrong,
+        request.network_disabled == Some(true),
+        host.network_mode,
+        request.networking_config.and_then(|config| config.endpoints_config).unwrap_or_default(),
+    );
+    let container = model::ContainerSpec {
+        image: request.image,
+        labels: Some(labels),
+        command: request.entrypoint.map(Words::into_list),
+        args: request.cmd.map(Words::into_list),
+        hostname: request.hostname,
+        env: request.env,
+        dir: request.working_dir,
+        user: request.user,
+        groups: host.group_add,
+        privileges: Some(privileges(wrong, host.security_opt.unwrap_or_default())),
+        stop_signal: request.stop_signal,
+        tty: request.tty,
+        read_only: host.readonly_rootfs,
+        mounts: Some(mounts(wrong, host.mounts, host.binds, host.tmpfs)),
+        stop_grace_period: request.stop_timeout.map(|seconds| seconds.saturating_mul(NANOS_PER_SECOND)),
+        healthcheck: request.healthcheck.filter(|check| *check != model::HealthCheck::default()),
+        hosts: host.extra_hosts.map(|entries| entries.iter().map(|entry| host_line(entry)).collect()),
+        dns_config: Some(model::DnsConfig { nameservers: host.dns, search: host.dns_search, options: None }),
+        init: host.init,
+        sysctls: host.sysctls,
+        capability_add: host.cap_add,
+        capability_drop: host.cap_drop,
+        ulimits: host.ulimits,
+        oom_score_adj: host.oom_score_adj,
+        ..Default::default()
+    };
+    let limits = model::Limit {
+        nano_cpus: host.nano_cpus,
+        memory_bytes: host.memory,
+        pids: host.pids_limit.filter(|limit| *limit > 0),
+    };
+    let reservations = model::Reservations { memory_bytes: host.memory_reservation, ..Default::default() };
+    let log = host.log_config.unwrap_or_default();
+    let task = model::TaskSpec {
+        container_spec: Some(container),
+        resources: Some(model::ResourceRequirements {
+            limits: Some(limits),
+            reservations: Some(reservations),
+        }),
+        restart_policy: Some(restart(wrong, host.restart_policy.unwrap_or_default())),
+        placement: Some(placement),
+        networks: Some(networks),
+        log_driver: log
+            .r#type
+            .filter(|name| !name.is_empty())
+            .map(|name| model::Driver { name: Some(name), options: log.config }),
+        ..Default::default()
+    };
+    let replicated = model::ReplicatedMode { replicas: Some(0) };
+    model::ServiceSpec {
+        name: Some(name.to_owned()),
+        task_template: Some(task),
+        mode: Some(model::ServiceMode { replicated: Some(replicated), ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+/// `NAME:ADDRESS` as a line of `/etc/hosts`.
+fn host_line(entry: &str) -> String {
+    match entry.split_once([':', '=']) {
+        Some((name, address)) => format!("{address} {name}"),
+        None => entry.to_owned(),
+    }
+}
+
+fn restart(wrong: &mut Violations, policy: RestartPolicy) -> model::RestartPolicy {
+    let condition = match policy.name.as_deref().unwrap_or_default() {
+        "" | "no" => "none",
+        "on-failure" => "on-failure",
+        "always" | "unless-stopped" => "any",
+        other => {
+            let known = "give no, on-failure, always or unless-stopped";
+            wrong.add("HostConfig.RestartPolicy.Name", format!("{other:?} is not a policy; {known}"));
+            "none"
+        }
+    };
+    model::RestartPolicy {
+        condition: Some(condition.to_owned()),
+        max_attempts: policy.maximum_retry_count.filter(|count| *count > 0),
+        ..Default::default()
+    }
+}
+
+fn privileges(wrong: &mut Violations, options: Vec<String>) -> model::Privileges {
+    let mut privileges = model::Privileges::default();
+    for (i, option) in options.into_iter().enumerate() {
+        match option.replacen(':', "=", 1).as_str() {
+            "no-new-privileges" | "no-new-privileges=true" => privileges.no_new_privileges = Some(true),
+            "no-new-privileges=false" | "seccomp=builtin" | "apparmor=docker-default" => {}
+            "seccomp=unconfined" => {
+                privileges.seccomp =
+                    Some(model::Seccomp { mode: Some("unconfined".to_owned()), profile: None });
+            }
+            _ => {
+                let known = "there are no-new-privileges and seccomp=unconfined";
+                wrong.add(format!("HostConfig.SecurityOpt[{i}]"), format!("is not supported; {known}"));
+            }
+        }
+    }
+    privileges
+}
+
+fn networks(
+    wrong: &mut Violations,
+    is_disabled: bool,
+    mode: Option<String>,
+    endpoints: BTreeMap<String, Option<Endpoint>>,
+) -> Vec<model::NetworkAttachment> {
+    let is_standard = |name: &str| matches!(name, "" | "default" | "bridge");
+    let attachment = |target: String, aliases| model::NetworkAttachment {
+        target: Some(target),
+        aliases,
+        driver_opts: None,
+    };
+    if is_disabled {
+        return vec![attachment("none".to_owned(), None)];
+    }
+    let mut attachments = Vec::new();
+    for (name, endpoint) in endpoints {
+        let endpoint = endpoint.unwrap_or_default();
+        if endpoint.ipam_config.is_some_and(|config| !is_default(&config)) {
+            let path = format!("NetworkingConfig.EndpointsConfig.{name}.IPAMConfig");
+            wrong.add(path, "addresses are those of the cluster");
+        }
+        if !is_standard(&name) {
+            attachments.push(attachment(name, endpoint.aliases.filter(|aliases| !aliases.is_empty())));
+        }
+    }
+    let mode = mode.unwrap_or_default();
+    if attachments.is_empty() && mode.starts_with("container:") {
+        wrong.add("HostConfig.NetworkMode", NO_SHARED_NAMESPACES);
+    } else if attachments.is_empty() && !is_standard(&mode) {
+        attachments.push(attachment(mode, None));
+    }
+    attachments
+}
+
+fn mounts(
+    wrong: &mut Violations,
+    mounts: Option<Vec<model::Mount>>,
+    binds: Option<Vec<String>>,
+    tmpfs: Option<Pairs>,
+) -> Vec<model::Mount> {
+    let mut all = mounts.unwrap_or_default();
+    for (i, bind) in binds.into_iter().flatten().enumerate() {
+        let path = format!("HostConfig.Binds[{i}]");
+        let parts: Vec<&str> = bind.split(':').collect();
+        let (source, target, options) = match parts[..] {
+            [source, target] => (source, target, ""),
+            [source, target, options] => (source, target, options),
+            _ => {
+                wrong.add(path, "every volume has a name here: give SOURCE:PATH or SOURCE:PATH:ro");
+                continue;
+            }
+        };
+        let mut mount = model::Mount {
+            r#type: Some(if source.starts_with('/') { "bind" } else { "volume" }.to_owned()),
+            source: Some(source.to_owned()),
+            target: Some(target.to_owned()),
+            ..Default::default()
+        };
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            match option {
+                "ro" => mount.read_only = Some(true),
+                "rw" | "z" | "Z" => {}
+                "nocopy" if !source.starts_with('/') => {
+                    let options = model::VolumeOptions { no_copy: Some(true), ..Default::default() };
+                    mount.volume_options = Some(options);
+                }
+                other if source.starts_with('/') => {
+                    let options =
+                        model::BindOptions { propagation: Some(other.to_owned()), ..Default::default() };
+                    mount.bind_options = Some(options);
+                }
+                other => wrong.add(&path, format!("{other:?} is not supported; there are ro, rw and nocopy")),
+            }
+        }
+        all.push(mount);
+    }
+    for (target, options) in tmpfs.unwrap_or_default() {
+        let mut read = model::TmpfsOptions::default();
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let size = option.strip_prefix("size=").map(|size| size.parse::<Bytes>());
+            let mode = option.strip_prefix("mode=").map(|mode| u32::from_str_radix(mode, 8));
+            match (option, size, mode) {
+                (_, Some(Ok(size)), _) => read.size_bytes = i64::try_from(size.0).ok(),
+                (_, _, Some(Ok(mode))) => read.mode = Some(mode),
+                ("exec" | "noexec", ..) => read.options = Some(vec![vec![option.to_owned()]]),
+                ("rw" | "nosuid" | "nodev", ..) => {}
+                _ => {
+                    let message =
+                        format!("{option:?} is not supported; there are size, mode, exec and noexec");
+                    wrong.add(format!("HostConfig.Tmpfs[{target}]"), message);
+                }
+            }
+        }
+        all.push(model::Mount {
+            r#type: Some("tmpfs".to_owned()),
+            target: Some(target),
+            tmpfs_options: Some(read),
+            ..Default::default()
+        });
+    }
+    all
+}
+
+fn ports(wrong: &mut Violations, bindings: BTreeMap<String, Option<Vec<PortBinding>>>) -> Vec<PublishedPort> {
+    let mut ports = Vec::new();
+    for (container, bindings) in bindings {
+        let (number, protocol) = container.split_once('/').unwrap_or((&container, "tcp"));
+        let path = format!("HostConfig.PortBindings[{container}]");
+        let (Ok(container_port), Ok(protocol)) = (number.parse(), protocol.parse()) else {
+            wrong.add(path, "is not a port: give one like 80/tcp");
+            continue;
+        };
+        for binding in bindings.unwrap_or_default() {
+            let text = |text: Option<String>| text.filter(|text| !text.is_empty());
+            let host_port = text(binding.host_port).map_or(Ok(0), |port| port.parse());
+            let host_ip = match text(binding.host_ip).as_deref() {
+                None | Some("0.0.0.0" | "::") => Ok(None),
+                Some(address) => address.parse().map(Some),
+            };
+            match (host_port, host_ip) {
+                (Ok(host_port), Ok(host_ip)) => ports.push(PublishedPort {
+                    host_ip,
+                    host_port,
+                    container_port,
+                    protocol,
+                    mode: PublishMode::Host,
+                    prefer_local: false,
+                    client_affinity: false,
+                }),
+                (Err(_), _) => wrong.add(&path, "HostPort is one port: ranges are not supported"),
+                (_, Err(_)) => wrong.add(&path, "HostIp is not an IPv4 address, which this version needs"),
+            }
+        }
+    }
+    ports
+}
+
+fn devices(wrong: &mut Violations, devices: Vec<DeviceMapping>) -> Vec<Device> {
+    let mut read = Vec::new();
+    for (i, device) in devices.into_iter().enumerate() {
+        let DeviceMapping { path_on_host, path_in_container, cgroup_permissions } = device;
+        let access = match cgroup_permissions.as_str() {
+            "" => Ok(DeviceAccess::FULL),
+            text => text.parse(),
+        };
+        let target = if path_in_container.is_empty() { path_on_host.clone() } else { path_in_container };
+        match access {
+            Ok(access) => read.push(Device { source: path_on_host, target, access }),
+            Err(error) => wrong.add(format!("HostConfig.Devices[{i}].CgroupPermissions"), error),
+        }
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use warren_types::{MountSource, RestartCondition, ServiceMode, TaskNetworkMode};
+
+    use super::*;
+
+    fn of(body: Value) -> Result<ReceivedSpec, Violations> {
+        service("web", serde_json::from_value(body).unwrap(), Some("n1"), &ObjectIds::default())
+    }
+
+    #[test]
+    fn what_the_cli_sends_is_honoured() {
+        let received = of(json!({
+            "Image": "nginx:1.27", "Cmd": ["-g", "daemon off;"], "Entrypoint": "nginx", "Env": ["A=b"],
+            "WorkingDir": "/srv", "User": "7", "Tty": true, "Labels": {"a": "b"}, "StopTimeout": 3, "Volumes": {},
+            "HostConfig": {
+                "AutoRemove": true, "Binds": ["/srv:/data:ro", "cache:/cache"], "Tmpfs": {"/run": "size=1m"},
+                "PortBindings": {"80/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8080"}], "53/udp": [{"HostPort": ""}]},
+                "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}, "NetworkMode": "default",
+                "Memory": 67_108_864, "NanoCpus": 500_000_000, "PidsLimit": 10, "ShmSize": 1_048_576,
+                "Privileged": true, "ExtraHosts": ["db:10.0.0.7"], "MemorySwappiness": -1, "CpuShares": 0,
+                "Devices": [{"PathOnHost": "/dev/fuse", "PathInContainer": "", "CgroupPermissions": "rwm"}],
+                "SecurityOpt": ["no-new-privileges"], "ConsoleSize": [24, 80], "BlkioDeviceReadBps": [],
+            },
+            "NetworkingConfig": {"EndpointsConfig": {"default": {"IPAMConfig": {}}}},
+        }))
+        .unwrap();
+        let spec = received.spec;
+        assert_eq!((spec.mode, spec.name.as_str()), (ServiceMode::Replicated { replicas: 0 }, "web"));
+        assert_eq!(spec.task.container_labels[ONE_OFF_LABEL], REMOVED_AT_END);
+        let task = spec.task;
+        assert_eq!(task.command.unwrap(), ["nginx"]);
+        assert_eq!(task.args.unwrap(), ["-g", "daemon off;"]);
+        assert_eq!((task.restart.condition, task.tty, task.privileged), (RestartCondition::None, true, true));
+        assert_eq!((task.stop_grace.as_secs(), task.shm_size), (3, Some(Bytes(1 << 20))));
+        assert_eq!((task.limits.memory, task.limits.pids), (Some(Bytes(64 << 20)), Some(10)));
+        assert_eq!((task.hosts[0].name.as_str(), task.devices[0].target.as_str()), ("db", "/dev/fuse"));
+        assert_eq!(task.network, TaskNetworkMode::default());
+        assert!(matches!(&task.mounts[0].source, MountSource::Bind { path, .. } if path == "/srv"));
+        assert!(task.mounts[0].read_only && task.no_new_privileges);
+        assert!(matches!(&task.mounts[1].source, MountSource::Volume { name, .. } if name == "cache"));
+        assert!(matches!(&task.mounts[2].source, MountSource::Tmpfs { size: Some(Bytes(0x10_0000)), .. }));
+        let ports: Vec<_> = spec.ports.iter().map(|port| (port.container_port, port.host_port)).collect();
+        assert_eq!(ports, [(53, 0), (80, 8080)]);
+        assert_eq!(spec.ports[1].host_ip, Some([127, 0, 0, 1].into()));
+    }
+
+    #[test]
+    fn node_is_the_own_one_unless_a_label_says_otherwise() {
+        let constraints = |labels: Value| {
+            let received = of(json!({"Image": "nginx", "Labels": labels})).unwrap();
+            let constraints = received.spec.placement.constraints;
+            constraints.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let own = constraints(json!({}));
+        assert_eq!(own.len(), 1);
+        assert!(own[0].contains("n1"), "{own:?}");
+        assert!(constraints(json!({NODE_LABEL: "n2"}))[0].contains("n2"));
+        assert_eq!(constraints(json!({NODE_LABEL: "any"})), [""; 0]);
+    }
+
+    #[test]
+    fn every_wrong_field_is_named_as_in_the_request() {
+        let wrong = of(json!({
+            "Image": "nginx", "WorkingDir": "relative",
+            "HostConfig": {"PidMode": "host", "CapAdd": ["MAGIC"], "Dns": ["x"], "UsernsMode": "private"},
+        }));
+        let mut paths: Vec<String> = wrong.unwrap_err().0.into_iter().map(|wrong| wrong.path).collect();
+        paths.sort();
+        assert_eq!(paths, ["HostConfig.CapAdd[0]", "HostConfig.Dns[0]", "HostConfig.PidMode"]);
+        let wrong = of(json!({"Image": "nginx", "WorkingDir": "relative"})).unwrap_err();
+        assert_eq!(wrong.0[0].path, "WorkingDir");
+    }
+}

@@ -1,0 +1,153 @@
+//! Containers of their own, as of `docker run`.
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use warren_testkit::wait::eventually_async;
+
+use super::http::{DockerClient, world};
+use super::run_worker;
+use crate::fixture::WAIT_DEADLINE;
+
+/// Creates a container with these arguments, and returns its id.
+async fn created(docker: &DockerClient, name: &str, arguments: &[&str], host: Value) -> String {
+    let body = json!({"Image": "nginx:1.27", "Cmd": arguments, "HostConfig": host});
+    let created = docker.post(&format!("/containers/create?name={name}"), body).await;
+    created["Id"].as_str().unwrap().to_owned()
+}
+
+async fn state(docker: &DockerClient, container: &str) -> Value {
+    docker.get(&format!("/containers/{container}/json")).await["State"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn container_is_created_started_waited_for_and_removed() {
+    let (world, docker) = world().await;
+    let worker = run_worker(&world).await;
+    let id = created(&docker, "job", &["exit", "3"], json!({})).await;
+    assert_eq!(id.len(), 64);
+    assert_eq!(state(&docker, &id).await["Status"], "created");
+    assert_eq!(docker.get("/containers/json").await, json!([]));
+    let listed = docker.get("/containers/json?all=1").await;
+    assert_eq!((&listed[0]["Id"], &listed[0]["Names"]), (&json!(id), &json!(["/job"])));
+    assert_eq!(listed[0]["State"], "created");
+    docker.call("POST", "/containers/create?name=job", Some(json!({"Image": "nginx"}))).await.refused(409);
+    docker.call("POST", "/containers/job/kill", None).await.refused(409);
+    assert_eq!(docker.call("POST", "/containers/job/stop", None).await.status, 304);
+
+    // As `docker run`: attach and wait come before the start.
+    let (attached, waited) = (
+        docker.call("POST", "/containers/job/attach?stream=1&stdout=1", None),
+        docker.call("POST", "/containers/job/wait?condition=next-exit", None),
+    );
+    let start = format!("/containers/{id}/start");
+    let (attached, waited, started) = tokio::join!(attached, waited, docker.call("POST", &start, None));
+    assert_eq!(started.status, 204, "{started:?}");
+    assert_eq!(waited.json(), json!({"StatusCode": 3}));
+    assert_eq!(attached.body, b"\x01\0\0\0\0\0\0\x12hello from a task\n");
+    let ended = state(&docker, &id[..12]).await;
+    assert_eq!((&ended["Status"], &ended["ExitCode"]), (&json!("exited"), &json!(3)));
+    assert_eq!(docker.call("POST", "/containers/job/wait", None).await.json(), json!({"StatusCode": 3}));
+    // It is the same container when it is started again.
+    assert_eq!(docker.call("POST", "/containers/job/start", None).await.status, 204);
+    assert_eq!(state(&docker, &id).await["ExitCode"], 3);
+    assert_eq!(docker.call("DELETE", "/containers/job", None).await.status, 204);
+    docker.call("GET", &format!("/containers/{id}/json"), None).await.refused(404);
+    docker.call("POST", "/containers/job/start", None).await.refused(404);
+    created(&docker, "job", &["serve"], json!({})).await;
+    worker.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_container_is_stopped_restarted_and_removed_by_force() {
+    let (world, docker) = world().await;
+    let worker = run_worker(&world).await;
+    let id = created(&docker, "web", &["serve"], json!({})).await;
+    for expected in [204, 304] {
+        assert_eq!(docker.call("POST", "/containers/web/start", None).await.status, expected);
+    }
+    assert_eq!(state(&docker, "web").await["Running"], true);
+    assert_eq!(docker.get("/containers/json").await[0]["Id"], id);
+    docker.call("DELETE", "/containers/web", None).await.refused(409);
+    docker.call("POST", "/containers/web/kill?signal=USR1", None).await.refused(501);
+    assert_eq!(docker.call("POST", "/containers/web/restart", None).await.status, 204);
+    assert_eq!(state(&docker, &id).await["Running"], true);
+    assert_eq!(docker.call("POST", "/containers/web/kill?signal=SIGKILL", None).await.status, 204);
+    assert_eq!(state(&docker, "web").await["Running"], false);
+    assert_eq!(docker.call("POST", "/containers/web/start", None).await.status, 204);
+    assert_eq!(docker.call("DELETE", "/containers/web?force=1", None).await.status, 204);
+    assert_eq!(docker.get("/containers/json?all=1").await, json!([]));
+
+    // With --rm it is removed when it has ended, and the client gets its exit code.
+    created(&docker, "once", &["exit", "7"], json!({"AutoRemove": true})).await;
+    let waited = docker.call("POST", "/containers/once/wait?condition=removed", None);
+    let (waited, started) = tokio::join!(waited, docker.call("POST", "/containers/once/start", None));
+    assert_eq!((started.status, waited.json()), (204, json!({"StatusCode": 7})));
+    docker.call("GET", "/containers/once/json", None).await.refused(404);
+
+    // Tasks of services are not containers of their own.
+    let spec = json!({"Name": "db", "TaskTemplate": {"ContainerSpec": {"Image": "nginx:1.27"}}});
+    docker.post("/services/create", spec).await;
+    eventually_async(WAIT_DEADLINE, "a task", || async {
+        let found = docker.call("GET", "/containers/db.1/json", None).await;
+        if found.status == 200 { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+    for (method, path) in [("POST", "/containers/db.1/stop"), ("DELETE", "/containers/db.1?force=1")] {
+        let refused = docker.call(method, path, None).await.refused(409);
+        assert!(refused.contains("is a task of service db"), "{refused}");
+    }
+    worker.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn container_that_cannot_run_is_an_error_of_its_start() {
+    let (world, docker) = world().await;
+    let worker = run_worker(&world).await;
+    created(&docker, "bad", &["reject"], json!({})).await;
+    let refused = docker.call("POST", "/containers/bad/start", None).await.refused(500);
+    assert!(refused.contains("there is no such program"), "{refused}");
+    let refuse = async |body: Value| docker.call("POST", "/containers/create", Some(body)).await.refused(400);
+    let host = |field: &str, value: Value| json!({"Image": "nginx", "HostConfig": {field: value}});
+    for (body, expected) in [
+        (json!({"Image": ""}), "Image"),
+        (json!({"Image": "nginx", "OpenStdin": true}), "OpenStdin: containers have no standard input"),
+        (json!({"Image": "nginx", "Volumes": {"/data": {}}}), "Volumes: every volume has a name"),
+        (host("Links", json!(["db"])), "HostConfig.Links"),
+        (host("CpuShares", json!(512)), "HostConfig.CpuShares: give --cpus"),
+        (host("Binds", json!(["/data"])), "HostConfig.Binds[0]"),
+        (host("NetworkMode", json!("container:web")), "HostConfig.NetworkMode"),
+        (host("PortBindings", json!({"80/tcp": [{"HostPort": "80-90"}]})), "HostConfig.PortBindings[80/tcp]"),
+        (host("SecurityOpt", json!(["apparmor=mine"])), "HostConfig.SecurityOpt[0]"),
+        (host("CapAdd", json!(["MAGIC"])), "HostConfig.CapAdd[0]"),
+        (host("RestartPolicy", json!({"Name": "never"})), "HostConfig.RestartPolicy.Name"),
+        (host("Memory", json!(-5)), "HostConfig.Memory"),
+    ] {
+        let refused = refuse(body).await;
+        assert!(refused.contains(expected), "{refused}");
+    }
+    worker.abort();
+}
+
+/// A client whose connection becomes the output of the container.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_comes_on_the_connection_that_attached() {
+    let (world, docker) = world().await;
+    let worker = run_worker(&world).await;
+    created(&docker, "job", &["exit", "0"], json!({})).await;
+    docker.call("POST", "/containers/job/attach?stream=1&stdin=1&stdout=1", None).await.refused(501);
+    let mut stream = UnixStream::connect(&docker.socket).await.unwrap();
+    let request = "POST /containers/job/attach?stream=1&stdout=1&stderr=1 HTTP/1.1\r\nHost: docker\r\n\
+                   Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    assert_eq!(docker.call("POST", "/containers/job/start", None).await.status, 204);
+    let mut output = Vec::new();
+    stream.read_to_end(&mut output).await.unwrap();
+    assert_eq!(output, b"\x01\0\0\0\0\0\0\x12hello from a task\n");
+    worker.abort();
+}

@@ -174,9 +174,9 @@ async fn tasks_of_containers(client: &Client, is_every: bool) -> Result<Vec<v1::
     all.retain(|task| {
         let is_container = match newest.get(&task.service_id) {
             Some(newest) => newest == &task.id,
-            None => !task.node_id.is_empty(),
+            None => !task.node_id.is_empty() && !task.removed,
         };
-        is_container && !task.removed && (is_every || is_running(task))
+        is_container && (is_every || is_running(task))
     });
     Ok(all)
 }

@@ -42,9 +42,7 @@ pub async fn stream(client: &Client, request: &DockerRequest) -> Answer {
     let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
     let mut source = EventSource { events: client.cluster().events(query), filters, until, deadline };
     // The stream is open when the client gets the status: what happens from then on is in it.
-    if !is_past {
-        source.begin().await?;
-    }
+    source.begin().await?;
     let lines = stream::unfold(Some(source), |source| async {
         let mut source = source?;
         match source.next().await {
@@ -66,7 +64,7 @@ struct EventSource {
 }
 
 impl EventSource {
-    /// Waits until the stream has begun.
+    /// Waits until the stream has begun, which its first message says.
     async fn begin(&mut self) -> Result<(), DockerError> {
         self.events.next().await?;
         Ok(())

@@ -97,7 +97,10 @@ pub async fn start(client: &Client, reference: &str) -> Answer {
         }
     };
     if let Some(reason) = failure {
-        client.services().scale(&container.service.id, 0, None).await?;
+        match container.is_removed_at_end() {
+            true => client.services().remove(&container.service.id, None, false).await?,
+            false => client.services().scale(&container.service.id, 0, None).await?,
+        };
         let message = format!("container {} was not started: {reason}", container.name());
         return Err(DockerError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
     }

@@ -33,9 +33,11 @@ models! {
         networks: Vec<NetworkAttachment>,
         endpoint_spec: EndpointSpec,
     }
-    /// How many tasks; one field is set.
+    /// How many tasks; one field is set. Docker reads keys in any case, and docker-py writes these in lower case.
     ServiceMode {
+        #[serde(alias = "replicated")]
         replicated: ReplicatedMode,
+        #[serde(alias = "global")]
         global: Empty,
         replicated_job: serde_json::Value,
         global_job: serde_json::Value,

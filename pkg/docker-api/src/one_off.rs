@@ -191,7 +191,9 @@ pub async fn started_task(client: &Client, task: &v1::Task) -> Result<String, Do
     let container = find(client, &reference).await?.ok_or_else(missing)?;
     let last = container.ended_id();
     let started = until(client, &container, |now| {
-        let task = now.task().filter(|task| has_started(task) && Some(&task.id) != last.as_ref());
+        // One that was stopped may never have run, and has no output then.
+        let has_output = |task: &v1::Task| has_started(task) && task.state() != v1::TaskState::Shutdown;
+        let task = now.task().filter(|task| has_output(task) && Some(&task.id) != last.as_ref());
         task.map(|task| task.id.clone())
     });
     started.await

@@ -42,8 +42,8 @@ async fn exec(mut stream: ScriptedStream, work: Work) {
     stream.send(Frame::ProgramStarted(v1::StreamDone {})).await;
     let code = match work {
         Work::Program(_) if command == "sleep" => return stream.wait_closed().await,
-        Work::Program(_) => {
-            loop {
+        Work::Program(program) => {
+            while program.input {
                 match stream.receive().await {
                     Ok(Some(Frame::Data(bytes))) => stream.send(Frame::Data(bytes)).await,
                     Ok(Some(Frame::Resize(v1::TerminalSize { columns, rows }))) => {

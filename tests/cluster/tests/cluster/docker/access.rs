@@ -31,7 +31,7 @@ const REQUESTS: [(&str, &str, RequiredRole); 44] = [
     ("GET", "/nodes", RequiredRole::Viewer),
     ("GET", "/nodes/n1", RequiredRole::Viewer),
     ("POST", "/nodes/n1/update?version=", RequiredRole::Admin),
-    ("DELETE", "/nodes/n9", RequiredRole::Admin),
+    ("DELETE", "/nodes/n1", RequiredRole::Admin),
     ("GET", "/services", RequiredRole::Viewer),
     ("GET", "/services/web", RequiredRole::Viewer),
     ("GET", "/services/web/logs?stdout=1", RequiredRole::Viewer),
@@ -96,7 +96,9 @@ fn client_of(roots: &Roots, world: &ManagerFixture, credentials: Option<&Credent
 
 async fn send(docker: &DockerClient, method: &str, path: &str) -> DockerReply {
     let body = match path {
-        "/services/create" => json!({"Name": "", "TaskTemplate": {"ContainerSpec": {"Image": "nginx:1.27"}}}),
+        "/services/create" => {
+            json!({"Name": "new", "TaskTemplate": {"ContainerSpec": {"Image": "nginx:1.27"}}})
+        }
         path if path.starts_with("/services/web/update") => {
             json!({"Name": "web", "TaskTemplate": {"ContainerSpec": {"Image": "nginx:1.27"}}})
         }
@@ -121,6 +123,16 @@ async fn every_request_over_tls_admits_exactly_its_callers() {
     for caller in CALLERS {
         let Some(credentials) = credentials(&world, caller).await else { continue };
         let docker = client(&world, Some(&credentials));
+        // Whoever may remove them has done so.
+        for (kind, body) in [
+            ("services", json!({"Name": "db", "TaskTemplate": {"ContainerSpec": {"Image": "nginx:1.27"}}})),
+            ("secrets", json!({"Name": "other", "Data": "aGVsbG8="})),
+            ("configs", json!({"Name": "other", "Data": "aGVsbG8="})),
+            ("networks", json!({"Name": "other"})),
+            ("volumes", json!({"Name": "other"})),
+        ] {
+            local.call("POST", &format!("/{kind}/create"), Some(body)).await;
+        }
         for (method, path, need) in REQUESTS {
             // An update is refused for its version before anybody asks for permission.
             let path = match path.strip_suffix("/update?version=") {

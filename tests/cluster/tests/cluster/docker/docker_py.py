@@ -1,6 +1,7 @@
 """Calls of docker-py, unchanged: docker_py.py URL [DIRECTORY of certificates]. Prints each that worked."""
 
 import io
+import ssl
 import sys
 import tarfile
 import time
@@ -17,6 +18,8 @@ if len(sys.argv) > 2:
         client_cert=(f"{certificates}/cert.pem", f"{certificates}/key.pem"),
         ca_cert=f"{certificates}/ca.pem",
         verify=True,
+        # Versions before 7 speak 1.2 otherwise.
+        ssl_version=ssl.PROTOCOL_TLS_CLIENT,
     )
 client = docker.DockerClient(**arguments)
 
@@ -26,12 +29,18 @@ def worked(name, condition=True):
     print(name)
 
 
-def eventually(name, condition):
+def eventually(name, find, expected):
     deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, name
+    while (found := find()) != expected:
+        assert time.monotonic() < deadline, f"{name}: {found}"
         time.sleep(0.05)
     worked(name)
+
+
+def states(service):
+    """The states of the tasks that are to run."""
+    tasks = service.tasks(filters={"desired-state": "running"})
+    return [task["Status"]["State"] for task in tasks]
 
 
 def refused(name, status, call):
@@ -41,16 +50,6 @@ def refused(name, status, call):
         worked(f"{name} is refused", error.status_code == status and error.explanation)
         return
     raise AssertionError(f"{name} was not refused")
-
-
-def archive(name, data):
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as files:
-        member = tarfile.TarInfo(name)
-        member.size = len(data)
-        member.mode = 0o644
-        files.addfile(member, io.BytesIO(data))
-    return packed.getvalue()
 
 
 worked("ping", client.ping())
@@ -106,10 +105,10 @@ service = client.services.create(
 worked("services.create", service.name == "web")
 worked("services.list", [found.name for found in client.services.list(filters={"label": "tier=front"})] == ["web"])
 worked("services.get", client.services.get("web").id == service.id)
-eventually("service.tasks", lambda: [task["Status"]["State"] for task in service.tasks()] == ["running"])
+eventually("service.tasks", lambda: states(service), ["running"])
 worked("service.logs", b"hello from a task" in b"".join(service.logs(stdout=True)))
 service.scale(2)
-eventually("service.scale", lambda: len(service.tasks(filters={"desired-state": "running"})) == 2)
+eventually("service.scale", lambda: states(service), ["running", "running"])
 service.reload()
 worked("service.reload", service.attrs["Spec"]["Mode"]["Replicated"]["Replicas"] == 2)
 service.update(image=IMAGE, args=["serve"], labels={"tier": "back"})
@@ -123,7 +122,7 @@ def running():
     return client.containers.list(filters={"name": "web"})
 
 
-eventually("containers.list", lambda: len(running()) >= 1)
+eventually("containers.list", lambda: bool(running()), True)
 container = running()[0]
 worked("containers.get", client.containers.get(container.id).id == container.id)
 worked("container.attrs", container.attrs["Config"]["Image"] == IMAGE and container.status == "running")
@@ -131,15 +130,17 @@ worked("container.logs", container.logs(stdout=True) == b"hello from a task\n")
 worked("container.stats", container.stats(stream=False)["id"] == container.id)
 result = container.exec_run(["cat"], demux=True)
 worked("container.exec_run", result.exit_code == 7 and result.output == (None, b"the input ended"))
-packed, stat = container.get_archive("/etc/motd")
-with tarfile.open(fileobj=io.BytesIO(b"".join(packed))) as files:
+chunks, stat = container.get_archive("/etc/motd")
+packed = b"".join(chunks)
+with tarfile.open(fileobj=io.BytesIO(packed)) as files:
     worked("container.get_archive", files.extractfile("motd").read() == b"hello" and stat["name"] == "motd")
-worked("container.put_archive", container.put_archive("/etc", archive("motd", b"hello")))
+worked("container.put_archive", container.put_archive("/etc", packed))
 refused("container.stop of a service", 409, lambda: container.stop(timeout=1))
 container.restart()
 worked("container.restart")
 service.remove()
-worked("service.remove", client.services.list() == [])
+# It is listed until its tasks have ended.
+eventually("service.remove", client.services.list, [])
 
 worked("containers.run", client.containers.run(IMAGE, ["exit", "0"], remove=True) == b"hello from a task\n")
 try:
@@ -178,7 +179,7 @@ worked("images.list", [image.tags for image in client.images.list()] == [[IMAGE]
 worked("images.get", client.images.get(IMAGE).tags == [IMAGE])
 worked("images.pull", client.images.pull("nginx", tag="1.27").tags == [IMAGE])
 # The last line of the response names the image.
-worked("images.load", client.images.load(archive("motd", b"hello"))[0].tags == [IMAGE])
+worked("images.load", client.images.load(packed)[0].tags == [IMAGE])
 worked("images.prune", "SpaceReclaimed" in client.images.prune(filters={"dangling": False}))
 refused("images.search", 501, lambda: client.images.search("nginx"))
 refused("image.tag", 501, lambda: client.images.get(IMAGE).tag("other"))

@@ -107,6 +107,15 @@ async fn container_that_cannot_run_is_an_error_of_its_start() {
     created(&docker, "bad", &["reject"], json!({})).await;
     let refused = docker.call("POST", "/containers/bad/start", None).await.refused(500);
     assert!(refused.contains("there is no such program"), "{refused}");
+    // Its output ends with it.
+    created(&docker, "once", &["reject"], json!({"AutoRemove": true})).await;
+    let attached = docker.call("POST", "/containers/once/attach?stream=1&stdout=1", None);
+    let waited = docker.call("POST", "/containers/once/wait?condition=removed", None);
+    let started = docker.call("POST", "/containers/once/start", None);
+    let (attached, waited, started) = tokio::join!(attached, waited, started);
+    started.refused(500);
+    assert_eq!((attached.body.as_slice(), waited.status), (&b""[..], 200));
+    docker.call("GET", "/containers/once/json", None).await.refused(404);
     let refuse = async |body: Value| docker.call("POST", "/containers/create", Some(body)).await.refused(400);
     let host = |field: &str, value: Value| json!({"Image": "nginx", "HostConfig": {field: value}});
     for (body, expected) in [

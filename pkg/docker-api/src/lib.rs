@@ -2,8 +2,8 @@
 //! Docker.
 //!
 //! It stores only the programs that its clients start, and decides nothing: every request becomes calls of
-//! [`warren_client`] by the caller of the request, and every answer is made from theirs. A field of Docker is honoured, or
-//! refused with its path; one that is not known to Docker is ignored, as Docker does.
+//! [`warren_client`] by the caller of the request, and every answer is made from theirs. A field of Docker is honoured,
+//! or refused with its path; one that is not known to Docker is ignored, as Docker does.
 //!
 //! Start reading at [`server`]; then `router`, which has all paths, and `spec`, which converts services.
 #![cfg_attr(test, allow(clippy::unwrap_used))]

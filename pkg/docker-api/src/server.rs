@@ -86,8 +86,8 @@ impl DockerListeners {
         self.tcp.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Serves until it is dropped, which ends all connections. Requests become calls on connections within this process,
-    /// which are sent to `connections`: each has the peer of the request.
+    /// Serves until it is dropped, which ends all connections. Requests become calls on connections within this
+    /// process, which are sent to `connections`: each has the peer of the request.
     pub async fn serve(self, tls: Arc<ServerConfig>, connections: mpsc::Sender<PeerConnection>) {
         let server =
             Arc::new(DockerServer { programs: Arc::default(), connections, local_clients: Mutex::default() });

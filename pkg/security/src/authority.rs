@@ -189,8 +189,8 @@ impl CertificateAuthority {
         self.sign_params(params, public_key)
     }
 
-    /// A new key and a certificate (PEM) that a manager shows to clients of other software, which verify that it has the
-    /// name or address that they use. It proves no identity to members, and lacks the name of managers.
+    /// A new key and a certificate (PEM) that a manager shows to clients of other software, which verify that it has
+    /// the name or address that they use. It proves no identity to members, and lacks the name of managers.
     pub fn issue_web_server(
         &self,
         names: &[String],

@@ -43,8 +43,9 @@ async fn exec(mut stream: ScriptedStream, work: Work) {
     let code = match work {
         Work::Program(_) if command == "sleep" => return stream.wait_closed().await,
         Work::Program(program) => {
-            while program.input {
-                match stream.receive().await {
+            loop {
+                let received = if program.input { stream.receive().await } else { Ok(None) };
+                match received {
                     Ok(Some(Frame::Data(bytes))) => stream.send(Frame::Data(bytes)).await,
                     Ok(Some(Frame::Resize(v1::TerminalSize { columns, rows }))) => {
                         stream.send(Frame::Data(format!("{columns}x{rows}").into())).await;

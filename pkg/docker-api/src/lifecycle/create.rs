@@ -457,6 +457,12 @@ fn networks(
     attachments
 }
 
+/// The kernel counts `1m` in powers of two.
+fn binary_size(text: &str) -> String {
+    let is_short = text.ends_with(['k', 'K', 'm', 'M', 'g', 'G']);
+    if is_short { format!("{text}i") } else { text.to_owned() }
+}
+
 fn mounts(
     wrong: &mut Violations,
     mounts: Option<Vec<model::Mount>>,
@@ -502,7 +508,7 @@ fn mounts(
     for (target, options) in tmpfs.unwrap_or_default() {
         let mut read = model::TmpfsOptions::default();
         for option in options.split(',').filter(|option| !option.is_empty()) {
-            let size = option.strip_prefix("size=").map(|size| size.parse::<Bytes>());
+            let size = option.strip_prefix("size=").map(|size| binary_size(size).parse::<Bytes>());
             let mode = option.strip_prefix("mode=").map(|mode| u32::from_str_radix(mode, 8));
             match (option, size, mode) {
                 (_, Some(Ok(size)), _) => read.size_bytes = i64::try_from(size.0).ok(),

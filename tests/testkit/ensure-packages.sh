@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages: `ensure-packages.sh run` those of a node and its build,
 # `ensure-packages.sh test` also those of the tests, `ensure-packages.sh soak` also those of the tests with large counts,
-# `ensure-packages.sh bench` also those that Warren is measured beside. Programs from other packages count (for example a containerd from another repository), and apt is not called
-# when nothing is missing.
+# `ensure-packages.sh bench` also those that Warren is measured beside. Programs from other packages count (for example a
+# containerd from another repository), and apt is not called when nothing is missing.
 set -euo pipefail
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 

@@ -222,7 +222,7 @@ async fn only_certificates_of_the_cluster_reach_the_api() {
     let _ = plain.read_to_end(&mut read).await;
     assert!(!read.starts_with(b"HTTP"), "{read:?}");
 
-    // The certificate that the manager shows here opens nothing else, though its key is that of no client anyway.
+    // A client that trusts another authority refuses the certificate of the manager.
     let other = client_of(&foreign.roots(), &world, Some(&world.manager().admin()));
     let (_, config) = other.tls.unwrap();
     let stream = TcpStream::connect(address).await.unwrap();

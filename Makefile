@@ -6,7 +6,7 @@ SCRIPTS := .ci/run docs/demo/demo.sh tests/e2e/images/debian-image.sh tests/test
 
 export WARREN_RUN API_PORT DEMO_PORT
 
-.PHONY: help run stop test soak bench deb verify fix
+.PHONY: help run stop test soak bench deb book verify fix
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -50,6 +50,9 @@ deb: ## Build the Debian package of this machine's architecture, in target/debia
 	rm -rf $(DEB_FILES) && $(DEB_FILES)/../warren man $(DEB_FILES)/man
 	for shell in bash zsh fish; do $(DEB_FILES)/../warren completion $$shell >$(DEB_FILES)/warren.$$shell || exit 1; done
 	$(CARGO) deb --no-build -p warren
+
+book: ## Write the documentation as a book, in target/book (needs mdBook: cargo install mdbook)
+	mdbook build docs
 
 verify: ## Check formatting, lints, docs, layering and licences; writes nothing but build output
 	$(CARGO) fmt --all --check

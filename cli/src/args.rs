@@ -17,6 +17,8 @@ pub mod lists;
 mod manager;
 mod network;
 mod node;
+#[cfg(test)]
+mod reference;
 mod secret_object;
 mod service;
 pub mod spec;

@@ -5,13 +5,18 @@ use clap::{CommandFactory, Parser};
 
 use super::{Cli, docker};
 
-const DOCUMENTS: [(&str, &str); 6] = [
+const DOCUMENTS: [(&str, &str); 11] = [
     ("README.md", include_str!("../../../README.md")),
     ("docs/coming-from-swarm.md", include_str!("../../../docs/coming-from-swarm.md")),
     ("docs/docker-clients.md", include_str!("../../../docs/docker-clients.md")),
     ("docs/documents.md", include_str!("../../../docs/documents.md")),
+    ("docs/five-minutes.md", include_str!("../../../docs/five-minutes.md")),
+    ("docs/introduction.md", include_str!("../../../docs/introduction.md")),
     ("docs/operations.md", include_str!("../../../docs/operations.md")),
     ("docs/security.md", include_str!("../../../docs/security.md")),
+    ("docs/three-managers.md", include_str!("../../../docs/three-managers.md")),
+    ("docs/troubleshooting.md", include_str!("../../../docs/troubleshooting.md")),
+    ("docs/two-machines.md", include_str!("../../../docs/two-machines.md")),
 ];
 
 /// The lines of code blocks, each whole, and code within sentences with `false`: it may leave arguments out.

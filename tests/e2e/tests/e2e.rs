@@ -10,6 +10,7 @@
 
 mod e2e {
     pub mod applications;
+    pub mod book;
     pub mod chaos;
     pub mod cluster;
     pub mod container_fields;

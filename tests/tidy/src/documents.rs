@@ -9,7 +9,7 @@ use crate::source::{LinePart, SourceFile, lines};
 const MAX_ARCHITECTURE_LINES: usize = 250;
 
 /// Where the documents are whose paths and links must exist.
-const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "docs/glossary.md", "docs/decisions/"];
+const DOCUMENTS: [&str; 4] = ["ARCHITECTURE.md", "docs/SUMMARY.md", "docs/glossary.md", "docs/decisions/"];
 
 /// Words before the name of what they declare.
 const DECLARING: [&str; 11] =

@@ -2,6 +2,9 @@
 
 mod backup;
 
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
 use warren_client::{Client, ManagerChange};
 use warren_manager::process::ManagerStartReason;
 use warren_proto::v1;
@@ -14,6 +17,10 @@ use crate::output::{ListContent, Listing};
 use crate::view::manager::ManagerView;
 use crate::watch;
 use crate::{node, output};
+
+/// How long `manager rm` waits until the manager has left the raft group.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(15);
+const REMOVAL_POLL: Duration = Duration::from_millis(200);
 
 pub async fn run(global: &GlobalArgs, command: ManagerSubcommand) -> Result<(), CommandError> {
     match command {
@@ -183,13 +190,36 @@ async fn rm(global: &GlobalArgs, managers: &[String], force: bool) -> Result<(),
                 from_client_with_hint(what, error, "WOULD_LOSE_QUORUM", hint.to_owned())
             }
         })?;
-        eprintln!("manager {} removed from the cluster", removed.name);
+        match left_raft_group(&client, &removed.id).await {
+            true => eprintln!("manager {} removed from the cluster", removed.name),
+            false => eprintln!(
+                "manager {} will be removed from the cluster, and has not left the raft group yet: see `warren manager ls`",
+                removed.name
+            ),
+        }
         if !removed.node.is_empty() {
             eprintln!("node {} stays in the cluster; {}", removed.node, remove_node(&removed.node));
         }
         output::print(&format!("{}\n", removed.name))?;
     }
     Ok(())
+}
+
+/// Waits until a manager that is being removed has left the raft group, for a limited time: only then may its node be
+/// removed.
+async fn left_raft_group(client: &Client, id: &str) -> bool {
+    let gone = async {
+        loop {
+            // The leader may be the manager that leaves.
+            if let Ok(listed) = client.managers().list().await
+                && listed.managers.iter().all(|manager| manager.id != id)
+            {
+                return;
+            }
+            sleep(REMOVAL_POLL).await;
+        }
+    };
+    timeout(REMOVAL_TIMEOUT, gone).await.is_ok()
 }
 
 async fn transfer(global: &GlobalArgs, to: Option<&str>) -> Result<(), CommandError> {

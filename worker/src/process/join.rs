@@ -1,6 +1,8 @@
 //! Joins a cluster: the token's digest identifies the CA before anything is sent, then the token and a
 //! certificate request are sent, and a certificate is returned.
 
+use std::time::SystemTime;
+
 use warren_daemon::join::{self, JoinRefusal, NOT_JOINED};
 use warren_daemon::{CommandError, ExitKind, HostInfo, NodeSection};
 use warren_proto::v1::membership_client::MembershipClient;
@@ -29,23 +31,33 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
     };
     let earlier = WorkerSettings::load(dirs, metrics, flags)?;
     let (settings, shown) = match given.membership().load().map_err(|error| unusable_membership(&error))? {
-        NodeMembership::Member { roots, .. } if roots.digests().contains(&token.authority()) => {
+        NodeMembership::Member { roots, .. } if !roots.digests().contains(&token.authority()) => {
+            return Err(other_cluster(&roots));
+        }
+        NodeMembership::Member { credentials, .. } => {
             let settings = match earlier {
                 Some(earlier) => earlier.with_join(given.joined),
                 None => given,
             };
-            settings.save()?;
-            let shown = WorkerTelemetry::start(&settings).await?;
-            match run::run_joined(&settings, WorkerStartReason::Resumed, &shown).await? {
-                WorkerEnd::Stopped => return Ok(()),
-                // A node that was removed while it runs must not join again by itself.
-                WorkerEnd::Removed { removal, before_start: false } => {
-                    return Err(run::removed_failure(&removal));
+            if credentials.expires_at() > SystemTime::now() {
+                settings.save()?;
+                let shown = WorkerTelemetry::start(&settings).await?;
+                match run::run_joined(&settings, WorkerStartReason::Resumed, &shown).await? {
+                    WorkerEnd::Stopped => return Ok(()),
+                    // A node that was removed while it runs must not join again by itself.
+                    WorkerEnd::Removed { removal, before_start: false } => {
+                        return Err(run::removed_failure(&removal));
+                    }
+                    WorkerEnd::Removed { before_start: true, .. } | WorkerEnd::UnknownNode => {
+                        (settings, shown)
+                    }
                 }
-                WorkerEnd::Removed { before_start: true, .. } | WorkerEnd::UnknownNode => (settings, shown),
+            } else {
+                // Only a token admits it; with its key it is the same node.
+                let shown = WorkerTelemetry::start(&settings).await?;
+                (settings, shown)
             }
         }
-        NodeMembership::Member { roots, .. } => return Err(other_cluster(&roots)),
         // A metrics address in use is reported before the cluster learns of this machine.
         NodeMembership::Joining { .. } | NodeMembership::NotMember => {
             let shown = WorkerTelemetry::start(&given).await?;

@@ -11,6 +11,7 @@ pub mod image;
 pub mod manager;
 pub mod network;
 pub mod node;
+pub mod process;
 pub mod revision;
 pub mod secret_object;
 pub mod service;

@@ -1,5 +1,6 @@
 //! Docker's API of this manager: its certificate, and its calls.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -24,33 +25,37 @@ pub(crate) fn serve(
     services: &GrpcServices,
     shutdown: &Shutdown,
 ) -> Result<(), ListenError> {
-    let mut names = vec![
-        config.advertise.host.clone(),
-        config.name.to_string(),
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-        "::1".to_owned(),
-    ];
-    names.extend(
-        listeners
-            .address()
-            .map(|address| address.ip())
-            .filter(|ip| !ip.is_unspecified())
-            .map(|ip| ip.to_string()),
-    );
-    let (issuer, clock) = (keys.clone(), clock.clone());
-    let issue = move || {
-        let now = UNIX_EPOCH + Duration::from_millis(clock.unix_millis());
-        issuer.authority.issue_web_server(&names, now)
+    let (socket, address) = (&config.docker.socket, listeners.address());
+    if socket.is_none() && address.is_none() {
+        return Ok(());
+    }
+    tracing::info!(?socket, ?address, "serving Docker's API");
+    let tls = match address {
+        None => None,
+        Some(address) => {
+            let (issuer, clock, names) = (keys.clone(), clock.clone(), names(config, address));
+            let issue = move || {
+                let now = UNIX_EPOCH + Duration::from_millis(clock.unix_millis());
+                issuer.authority.issue_web_server(&names, now)
+            };
+            let certificate = WebCertificate::new(issue()?).map_err(AuthorityError::from)?;
+            let tls = web_server_config(&keys.authority.roots(), certificate.clone())?;
+            services.api.background_tasks.spawn("docker-certificate", REISSUE_INTERVAL, move || {
+                let replaced = issue().and_then(|issued| Ok(certificate.replace(issued)?));
+                std::future::ready(replaced.map_err(BoxError::from))
+            });
+            Some(tls)
+        }
     };
-    let certificate = WebCertificate::new(issue()?).map_err(AuthorityError::from)?;
-    let tls = web_server_config(&keys.authority.roots(), certificate.clone())?;
-    services.api.background_tasks.spawn("docker-certificate", REISSUE_INTERVAL, move || {
-        let replaced = issue().and_then(|issued| Ok(certificate.replace(issued)?));
-        std::future::ready(replaced.map_err(BoxError::from))
-    });
     let (connections, incoming) = IncomingConnections::channel();
     spawn("docker-calls", incoming, services, shutdown);
     shutdown.spawn_cancellable("docker-api", listeners.serve(tls, connections));
     Ok(())
+}
+
+/// The names by which clients may reach this manager.
+fn names(config: &ManagerConfig, address: SocketAddr) -> Vec<String> {
+    let own = [&config.advertise.host, config.name.as_str(), "localhost", "127.0.0.1", "::1"];
+    let bound = Some(address.ip()).filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string());
+    own.into_iter().map(str::to_owned).chain(bound).collect()
 }

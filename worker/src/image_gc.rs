@@ -45,6 +45,8 @@ pub(crate) enum ImageGcError {
     Containers(#[from] warren_runtime::Error),
     #[error("this node has not received its assignments yet; try again in a moment")]
     Unconfirmed,
+    #[error("image {image} is used by {tasks} tasks of this node")]
+    InUse { image: String, tasks: u32 },
     #[error("cannot remove image {image}: {source}")]
     Remove { image: String, source: warren_image::Error },
 }
@@ -115,6 +117,28 @@ impl ImageGc {
             }
         }
         Ok(pruned)
+    }
+
+    /// Removes the image with this name or digest, and returns it; with a digest, all of its names in that
+    /// repository. Nothing is returned if the node does not have it.
+    pub async fn remove(&self, reference: &Reference) -> Result<Vec<ListedImage>, ImageGcError> {
+        if !self.desired_state.borrow().is_confirmed {
+            return Err(ImageGcError::Unconfirmed);
+        }
+        let (listed, needs) = (self.source.list().await?, self.images_in_use().await?);
+        let mut removed = Vec::new();
+        for image in listed.into_iter().filter(|image| image.matches(reference)) {
+            let tasks = needs.tasks(&image);
+            if tasks > 0 {
+                return Err(ImageGcError::InUse { image: image.reference, tasks });
+            }
+            match self.source.remove(&image.reference).await {
+                Ok(true) => removed.push(image),
+                Ok(false) => {}
+                Err(source) => return Err(ImageGcError::Remove { image: image.reference, source }),
+            }
+        }
+        Ok(removed)
     }
 
     /// Records that the image is used now.

@@ -53,6 +53,13 @@ pub enum ImageCommand {
         #[command(flatten)]
         listing: ListingArgs,
     },
+    /// Remove an image from all nodes that are READY
+    #[command(alias = "remove")]
+    Rm {
+        /// Image reference, like nginx:1.27
+        #[arg(value_name = "REFERENCE")]
+        reference: ImageReference,
+    },
     /// Remove images that no task uses
     Prune {
         /// Prune only this node (repeatable) [default: every node that is READY]

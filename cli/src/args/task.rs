@@ -1,6 +1,7 @@
 //! `warren task ...`
 
 use clap::Subcommand;
+use warren_types::Signal;
 
 use super::exec::{EXEC_NOTES, ExecArgs};
 use super::forward::{FORWARD_NOTES, ForwardArgs};
@@ -20,6 +21,11 @@ const RESTART_NOTES: &str = "\
 The task is withdrawn from its clients and gets its stop signal, as with an update; it does not count as failed. The \
 new task may run on another node. The exit code is 1 if the new task fails, 4 if the task has ended already, and 7 if \
 none runs after 5 minutes.";
+
+/// Notes at the end of `task signal --help`.
+const SIGNAL_NOTES: &str = "\
+If the signal ends the task, its service restarts it as its restart policy says. To have another task take its place, \
+use `warren task restart`.";
 
 /// Notes at the end of `task attach --help`.
 const ATTACH_NOTES: &str = "\
@@ -84,6 +90,22 @@ pub enum TaskCommand {
         /// Not possible: containers have no open input
         #[arg(long, short, hide = true)]
         interactive: bool,
+    },
+    /// List the processes of a running task
+    Processes {
+        /// Task id, id prefix, or SERVICE.SLOT
+        #[arg(value_name = "TASK")]
+        task: String,
+    },
+    /// Send a signal to the first process of a running task
+    #[command(after_help = SIGNAL_NOTES)]
+    Signal {
+        /// Task id, id prefix, or SERVICE.SLOT
+        #[arg(value_name = "TASK")]
+        task: String,
+        /// Name or number, like HUP or SIGUSR1
+        #[arg(long, short, value_name = "SIGNAL")]
+        signal: Signal,
     },
     /// Copy files from or to the container of a running task
     #[command(after_help = COPY_NOTES)]

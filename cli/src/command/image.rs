@@ -8,11 +8,12 @@ mod result;
 
 use warren_client::Client;
 use warren_proto::v1;
+use warren_types::ImageReference;
 
 use crate::args::{GlobalArgs, ImageCommand, ListingArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
-use crate::output::{ListContent, Listing};
+use crate::output::{self, ListContent, Listing};
 use crate::view::image::ImageView;
 use crate::view::now;
 use crate::watch;
@@ -23,6 +24,7 @@ pub async fn run(global: &GlobalArgs, command: ImageCommand) -> Result<(), Comma
         ImageCommand::Copy { reference, to, from } => copy::run(global, &reference, to, from).await,
         ImageCommand::Pull { reference, node, always } => pull::run(global, &reference, node, always).await,
         ImageCommand::Ls { node, listing } => ls(global, node, &listing).await,
+        ImageCommand::Rm { reference } => rm(global, &reference).await,
         ImageCommand::Prune { node, unused_for, force } => prune::run(global, node, unused_for, force).await,
     }
 }
@@ -41,6 +43,20 @@ async fn ls(global: &GlobalArgs, nodes: Vec<String>, listing: &ListingArgs) -> R
     let (images, failed) = fetch(&client, &nodes, what).await?;
     list.print(images, now())?;
     require_no_failures("not every node listed its images", failed)
+}
+
+async fn rm(global: &GlobalArgs, reference: &ImageReference) -> Result<(), CommandError> {
+    let what = format!("image {reference} was not removed");
+    let client = connect(global, &what).await?;
+    let nodes = client.images().remove(&reference.to_string()).await;
+    let nodes = nodes.map_err(|error| crate::failure::from_client(&what, error))?;
+    let (images, failed) = split_results(nodes);
+    if images.is_empty() && failed.is_empty() {
+        let why = "no node that is READY has it";
+        return Err(CommandError::new(ExitKind::NotFound, what, why, "see `warren image ls`"));
+    }
+    output::print_list(global.output, &images, now())?;
+    require_no_failures("not every node removed the image", failed)
 }
 
 async fn fetch(

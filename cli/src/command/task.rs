@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use warren_client::TaskFilter;
 use warren_proto::v1;
+use warren_types::Signal;
 
 use crate::args::{GlobalArgs, ListingArgs, TaskCommand};
 use crate::command::exec::{self, ExecLocation};
@@ -13,6 +14,8 @@ use crate::command::{copy, forward};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output::{self, Listing};
+use crate::view::now;
+use crate::view::process::ProcessView;
 use crate::view::task::TaskView;
 use crate::watch;
 
@@ -35,6 +38,8 @@ pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<ExitCode, 
         }
         TaskCommand::Restart { task, detach } => restart(global, &task, detach).await,
         TaskCommand::Attach { task, interactive } => return attach(global, &task, interactive).await,
+        TaskCommand::Processes { task } => processes(global, &task).await,
+        TaskCommand::Signal { task, signal } => send_signal(global, &task, signal).await,
         TaskCommand::Cp { follow_link, source, destination } => {
             return copy::run(global, &source, &destination, follow_link).await;
         }
@@ -104,6 +109,22 @@ async fn restart(global: &GlobalArgs, task: &str, detach: bool) -> Result<(), Co
             _ => sleep(RESTART_POLL).await,
         }
     }
+}
+
+async fn processes(global: &GlobalArgs, task: &str) -> Result<(), CommandError> {
+    let what = "processes were not listed";
+    let client = connect(global, what).await?;
+    let found = client.tasks().processes(task).await.map_err(|error| from_client(what, error))?;
+    let found: Vec<ProcessView> = found.into_iter().map(ProcessView::from).collect();
+    output::print_list(global.output, &found, now())
+}
+
+async fn send_signal(global: &GlobalArgs, task: &str, signal: Signal) -> Result<(), CommandError> {
+    let what = format!("task {task} was sent no signal");
+    let client = connect(global, &what).await?;
+    client.tasks().signal(task, signal).await.map_err(|error| from_client(&what, error))?;
+    println!("{task}: {signal} was sent");
+    Ok(())
 }
 
 async fn attach(global: &GlobalArgs, task: &str, interactive: bool) -> Result<ExitCode, CommandError> {

@@ -1,5 +1,7 @@
 //! A service and its rollout.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
@@ -23,6 +25,9 @@ pub struct ServiceView {
     /// Digest of the image; absent until a worker has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
+    /// By network.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    virtual_addresses: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout: Option<RolloutView>,
     spec: ServiceSpec,
@@ -158,6 +163,7 @@ impl TryFrom<v1::Service> for ServiceView {
             desired_tasks,
             digest,
             uncreated_tasks: uncreated,
+            virtual_addresses,
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
         let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
@@ -173,6 +179,7 @@ impl TryFrom<v1::Service> for ServiceView {
             removing,
             replicas: ReplicasView { desired: desired_tasks, running, tasks, uncreated },
             digest: non_empty(digest),
+            virtual_addresses: virtual_addresses.into_iter().collect(),
             rollout: rollout.map(Into::into),
             spec,
         })
@@ -302,6 +309,7 @@ mod tests {
                 ..Default::default()
             }),
             desired_tasks: 3,
+            virtual_addresses: [("default".into(), "10.128.0.9".into())].into(),
             digest: "sha256:1".into(),
             uncreated_tasks: 0,
         }
@@ -396,6 +404,8 @@ mod tests {
           running: 2
           tasks: 3
         digest: sha256:1
+        virtualAddresses:
+          default: "10.128.0.9"
         rollout:
           state: completed
           updated: 3

@@ -25,7 +25,7 @@ use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_session::worker_streams::WorkerStream;
 use warren_store::problem::{manager_stopping, status_of};
-use warren_types::{NodeStatus, Task, TaskState, Violation};
+use warren_types::{NodeStatus, Signal, Task, TaskState, Violation};
 
 use super::Api;
 use super::admission_policy::{check_service_admission, user_role};
@@ -122,6 +122,15 @@ fn parse_work(target: &v1::ExecTarget) -> Result<(NodeWork, String), Violation> 
             Ok((NodeWork::WriteFiles(files), about))
         }
         Some(Work::Connect(port)) => Ok((NodeWork::Connect(port), format!("connection to port {port}"))),
+        Some(Work::Signal(number)) => {
+            let signal = i32::try_from(number).ok().and_then(Signal::from_number);
+            let invalid = || Violation::new("signal", format!("{number} is not a signal"));
+            let signal = signal.ok_or_else(invalid)?;
+            Ok((NodeWork::Signal(number), format!("signal {signal}")))
+        }
+        Some(Work::ListProcesses(request)) => {
+            Ok((NodeWork::ListProcesses(request), "list of processes".to_owned()))
+        }
     }
 }
 
@@ -223,6 +232,7 @@ async fn relay_program(
                 Some(Some(Frame::Data(bytes))) => Output::Stdout(bytes),
                 Some(Some(Frame::StderrData(bytes))) => Output::Stderr(bytes),
                 Some(Some(Frame::End(_))) => Output::EndOfOutput(v1::EndOfOutput {}),
+                Some(Some(Frame::Processes(list))) => Output::Processes(list),
                 Some(Some(Frame::ReceivedBytes(bytes))) => Output::ConsumedInput(bytes),
                 Some(Some(Frame::ExitCode(code))) => Output::ExitCode(code),
                 Some(Some(Frame::ExecFailure(failure))) => return Err(failure_status(failure)),

@@ -1,4 +1,4 @@
-//! Images on the nodes: import, copy, pull, list, prune. Each node does the work over a stream that it opens; this
+//! Images on the nodes: import, copy, pull, resolve, list, prune. Each node does the work over a stream that it opens; this
 //! module reports its progress to the client.
 
 mod copy;
@@ -6,6 +6,7 @@ mod holders;
 mod import;
 mod pull;
 mod query;
+mod resolve;
 
 use std::time::Duration;
 
@@ -75,8 +76,7 @@ impl images_server::Images for Api {
     ) -> Result<Response<Self::CopyStream>, Status> {
         let caller = AuditedCall::of(&request);
         let v1::CopyImageRequest { reference, to, from } = request.into_inner();
-        let image: ImageReference =
-            reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
+        let image = parse_image(&reference)?;
         if to.is_empty() {
             return Err(status_of(Violation::new("to", "is empty; name the nodes that get the image")));
         }
@@ -111,8 +111,7 @@ impl images_server::Images for Api {
     async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
         let caller = AuditedCall::of(&request);
         let v1::PullRequest { reference, nodes, always } = request.into_inner();
-        let image: ImageReference =
-            reference.parse().map_err(|why| status_of(Violation::new("reference", why)))?;
+        let image = parse_image(&reference)?;
         let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "pull an image")?;
         tracing::info!(%caller, %image, nodes = nodes.len(), "pulling an image");
         let (progress, stream) = mpsc::channel(MAX_QUEUED_CHUNKS * nodes.len());
@@ -147,11 +146,27 @@ impl images_server::Images for Api {
         request: Request<v1::PruneImagesRequest>,
     ) -> Result<Response<v1::PruneImagesResponse>, Status> {
         let caller = AuditedCall::of(&request);
-        let v1::PruneImagesRequest { nodes, unused_for_ms } = request.into_inner();
+        let v1::PruneImagesRequest { nodes, unused_for_ms, reference } = request.into_inner();
+        if !reference.is_empty() {
+            parse_image(&reference)?;
+        }
         let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "remove images")?;
-        tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, "pruning images");
-        let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms });
+        tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, reference, "pruning images");
+        let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms, reference });
         let nodes = self.query_images(nodes, purpose, PRUNE_TIMEOUT).await;
         Ok(Response::new(v1::PruneImagesResponse { nodes }))
     }
+
+    async fn resolve(
+        &self,
+        request: Request<v1::ResolveImageRequest>,
+    ) -> Result<Response<v1::ResolvedImage>, Status> {
+        let image = parse_image(&request.get_ref().reference)?;
+        let nodes = resolve_nodes(&self.read_latest().await?.state, &[], "ask a registry")?;
+        self.resolve_image(nodes, &image).await.map(Response::new)
+    }
+}
+
+fn parse_image(reference: &str) -> Result<ImageReference, Status> {
+    reference.parse().map_err(|why| status_of(Violation::new("reference", why)))
 }

@@ -36,7 +36,7 @@ impl fmt::Display for RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 79] = [
+pub const METHODS: [(&str, RequiredRole); 80] = [
     ("/warren.v1.Services/Create", RequiredRole::Operator),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -101,6 +101,8 @@ pub const METHODS: [(&str, RequiredRole); 79] = [
     ("/warren.v1.Images/List", RequiredRole::Viewer),
     ("/warren.v1.Images/Prune", RequiredRole::Admin),
     ("/warren.v1.Images/Copy", RequiredRole::Operator),
+    // Uses the credentials of the cluster.
+    ("/warren.v1.Images/Resolve", RequiredRole::Operator),
     ("/warren.v1.Images/FindHolders", RequiredRole::Worker),
     ("/warren.v1.Sessions/Establish", RequiredRole::Worker),
     ("/warren.v1.Sessions/Attach", RequiredRole::Worker),

@@ -25,6 +25,11 @@ impl Api {
             rollout: Some(show_rollout(rollout(state, service, self.clock.now()))),
             desired_tasks: state.desired_tasks(service),
             uncreated_tasks: uncreated_tasks(state, service),
+            virtual_addresses: service
+                .virtual_addresses
+                .iter()
+                .filter_map(|(id, address)| Some((state.network(id)?.name.to_string(), address.to_string())))
+                .collect(),
             digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
         }
     }

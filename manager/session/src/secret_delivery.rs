@@ -95,7 +95,7 @@ fn task_on<'a>(state: &'a State, node: NodeId, path: &str, id: &str) -> Result<&
 }
 
 fn not_granted() -> Status {
-    let message = "this node has no stream with that id that pulls an image, so no credential is delivered";
+    let message = "this node has no stream with that id that needs a registry, so no credential is delivered";
     Problem::new(Code::PermissionDenied, "STREAM_NOT_OF_NODE", message).into()
 }
 

@@ -35,6 +35,9 @@ const LIST_DEADLINE: Duration = Duration::from_secs(30);
 /// Deadline for a forecast: a manager plans a whole update.
 const FORECAST_DEADLINE: Duration = Duration::from_secs(30);
 
+/// Deadline for asking a registry: managers ask two nodes.
+const RESOLVE_DEADLINE: Duration = Duration::from_secs(40);
+
 /// Deadline for removing images; a node may have many.
 const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
 
@@ -431,11 +434,28 @@ impl ImageApi<'_> {
         unused_for: Duration,
     ) -> Result<Vec<v1::NodeImages>, Error> {
         let unused_for_ms = u64::try_from(unused_for.as_millis()).unwrap_or(u64::MAX);
-        let message = v1::PruneImagesRequest { nodes, unused_for_ms };
+        self.send_prune(v1::PruneImagesRequest { nodes, unused_for_ms, reference: String::new() }).await
+    }
+
+    /// Removes the image with this name or digest from all nodes that are READY, and returns what each removed. A node
+    /// with a task that uses it has an error.
+    pub async fn remove(&self, reference: &str) -> Result<Vec<v1::NodeImages>, Error> {
+        let (nodes, reference) = (Vec::new(), reference.to_owned());
+        self.send_prune(v1::PruneImagesRequest { nodes, unused_for_ms: 0, reference }).await
+    }
+
+    async fn send_prune(&self, message: v1::PruneImagesRequest) -> Result<Vec<v1::NodeImages>, Error> {
         let call = |channel, request| async move { Self::client(channel).prune(request).await };
         let answer: v1::PruneImagesResponse =
             self.0.writing().unary_within(PRUNE_DEADLINE, message, call).await?;
         Ok(answer.nodes)
+    }
+
+    /// What a name stands for in its registry.
+    pub async fn resolve(&self, reference: &str) -> Result<v1::ResolvedImage, Error> {
+        let message = v1::ResolveImageRequest { reference: reference.to_owned() };
+        let call = |channel, request| async move { Self::client(channel).resolve(request).await };
+        self.0.unary_within(RESOLVE_DEADLINE, message, call).await
     }
 
     pub(crate) fn client(channel: Channel) -> ImagesClient<Channel> {

@@ -11,7 +11,9 @@ use warren_proto::Problem;
 use warren_proto::v1;
 use warren_proto::v1::exec_request::Message as Input;
 use warren_proto::v1::exec_response::Message as Output;
+use warren_proto::v1::exec_target::Work;
 use warren_proto::v1::tasks_client::TasksClient;
+use warren_types::Signal;
 
 use crate::api::TaskApi;
 use crate::channel::ManagerChannel;
@@ -103,6 +105,29 @@ impl TaskApi<'_> {
     }
 }
 
+impl TaskApi<'_> {
+    /// Sends a signal to the first process of a task.
+    pub async fn signal(&self, task: &str, signal: Signal) -> Result<(), Error> {
+        let mut work = self.exec(target(task, Work::Signal(signal.number().unsigned_abs()))).await?;
+        while !matches!(work.output.next().await?, ProgramEvent::Exited(_)) {}
+        Ok(())
+    }
+
+    /// The processes of a task.
+    pub async fn processes(&self, task: &str) -> Result<Vec<v1::ContainerProcess>, Error> {
+        let mut work = self.exec(target(task, Work::ListProcesses(v1::ListProcesses {}))).await?;
+        loop {
+            if let Some(Output::Processes(list)) = work.output.message().await? {
+                return Ok(list.processes);
+            }
+        }
+    }
+}
+
+fn target(task: &str, work: Work) -> v1::ExecTarget {
+    v1::ExecTarget { task: task.to_owned(), work: Some(work), ..v1::ExecTarget::default() }
+}
+
 /// The error of an attempt that may have started the program is permanent.
 fn without_repetition(status: Status) -> Status {
     if !may_have_been_applied(&status) {
@@ -151,18 +176,22 @@ impl ProgramOutput {
     /// The next part of the output. Not called again after the end.
     pub async fn next(&mut self) -> Result<ProgramEvent, Error> {
         loop {
-            let response = self.responses.message().await;
-            let response = response.map_err(|status| error_from_status(&self.link, &status))?;
-            match response.ok_or_else(|| self.broken())?.message {
+            match self.message().await? {
                 Some(Output::Stdout(bytes)) => return Ok(ProgramEvent::Stdout(bytes)),
                 Some(Output::Stderr(bytes)) => return Ok(ProgramEvent::Stderr(bytes)),
                 Some(Output::EndOfOutput(_)) => return Ok(ProgramEvent::OutputEnded),
                 Some(Output::ExitCode(code)) => return Ok(ProgramEvent::Exited(code)),
                 Some(Output::ConsumedInput(bytes)) => drop(self.consumed.send_replace(bytes)),
                 // A later version's.
-                Some(Output::Started(_)) | None => {}
+                Some(Output::Started(_) | Output::Processes(_)) | None => {}
             }
         }
+    }
+
+    async fn message(&mut self) -> Result<Option<Output>, Error> {
+        let response = self.responses.message().await;
+        let response = response.map_err(|status| error_from_status(&self.link, &status))?;
+        Ok(response.ok_or_else(|| self.broken())?.message)
     }
 
     fn broken(&self) -> Error {

@@ -181,9 +181,14 @@ async fn tasks_of_containers(client: &Client, is_every: bool) -> Result<Vec<v1::
     Ok(all)
 }
 
+/// The task of each container, also of those that do not run.
+pub async fn with_ended(client: &Client) -> Result<Vec<v1::Task>, DockerError> {
+    tasks_of_containers(client, true).await
+}
+
 /// All containers, as in lists.
 pub async fn all(client: &Client) -> Result<Vec<Value>, DockerError> {
-    let tasks = tasks_of_containers(client, true).await?;
+    let tasks = with_ended(client).await?;
     let ids = ObjectIds::read(client).await?;
     tasks.iter().map(|task| Ok(ContainerView::new(task)?.summary(&ids))).collect()
 }

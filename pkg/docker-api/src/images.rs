@@ -283,6 +283,53 @@ pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
     ok(&json!({"ImagesDeleted": deleted, "SpaceReclaimed": bytes}))
 }
 
+/// `DELETE /images/NAME`: removes a name, or an image by its id with all its names, from all nodes that are READY.
+pub async fn remove(client: &Client, name: &str) -> Answer {
+    let missing = || DockerError::not_found(format!("No such image: {name}"));
+    let images = read(client).await?;
+    let image = images.into_values().find(|image| image.is_named(name)).ok_or_else(missing)?;
+    if image.tasks > 0 {
+        let message = format!("conflict: image {name} is used by {} tasks", image.tasks);
+        return Err(DockerError::new(StatusCode::CONFLICT, message));
+    }
+    let wanted = familiar(name);
+    let is_meant = |known: &&String| {
+        let known = familiar(known);
+        known == wanted || *known == format!("{wanted}:latest")
+    };
+    let named: Vec<&String> = image.names.iter().filter(is_meant).collect();
+    let names = if named.is_empty() { image.names.iter().collect() } else { named };
+    let mut removed = Vec::new();
+    for name in &names {
+        let nodes = client.images().remove(name).await?;
+        if let Some(failed) = nodes.iter().find(|node| !node.error.is_empty()) {
+            let message = format!("node {}: {}", failed.node, failed.error);
+            return Err(DockerError::new(StatusCode::CONFLICT, message));
+        }
+        removed.push(json!({"Untagged": familiar(name)}));
+    }
+    if names.len() == image.names.len() {
+        removed.push(json!({"Deleted": image.image.digest}));
+    }
+    ok(&Value::from(removed))
+}
+
+/// `GET /distribution/NAME/json`: what the name stands for in its registry, asked by a node.
+pub async fn resolve(client: &Client, name: &str) -> Answer {
+    let v1::ResolvedImage { reference: _, digest, media_type, size_bytes, platforms } =
+        client.images().resolve(name).await?;
+    let platforms = platforms.into_iter().map(|v1::ImagePlatform { os, architecture, variant }| {
+        let mut shown = json!({"architecture": architecture, "os": os});
+        if !variant.is_empty() {
+            shown["variant"] = json!(variant);
+        }
+        shown
+    });
+    let platforms: Vec<Value> = platforms.collect();
+    let descriptor = json!({"mediaType": media_type, "digest": digest, "size": size_bytes});
+    ok(&json!({"Descriptor": descriptor, "Platforms": platforms}))
+}
+
 /// Progress as lines of JSON.
 fn lines(begin: Vec<Value>, progress: Progress) -> impl Stream<Item = Result<Bytes, BodyError>> {
     let next = |progress: Option<Progress>| async {

@@ -2,36 +2,34 @@
 
 mod create;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream;
 use hyper::StatusCode;
 use rand::RngExt;
 use serde_json::json;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use warren_client::Client;
 use warren_proto::v1;
-use warren_types::ServiceId;
+use warren_types::{ServiceId, Signal};
 
 use crate::containers;
 use crate::docker_error::DockerError;
+use crate::exit_codes::ExitCodes;
 use crate::object_ids::ObjectIds;
 use crate::one_off::{self, OneOffContainer, find, has_started, id_of_service, is_ended, until};
 use crate::request::DockerRequest;
-use crate::response::{self, Answer, BodyError, created, empty};
+use crate::response::{self, Answer, BodyError, created, empty, ok};
 use crate::services::{create_volumes, new_id, with_login_warning};
 use crate::spec::ReceivedSpec;
 use crate::system::ClusterView;
-use create::CreateRequest;
+use create::ContainerCreateRequest;
 
 /// A container that no node may run is given up after this.
 const PLACEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the removal of a service may take beyond the stop grace period of its task.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Clients that wait for the end of a container read its exit code before it is removed.
-const EXIT_CODE_DELAY: Duration = Duration::from_millis(200);
-/// Signals that end a container.
-const ENDING_SIGNALS: [&str; 6] = ["", "HUP", "INT", "KILL", "QUIT", "TERM"];
 
 /// The one with this name or id, for operations that tasks of other services do not have.
 async fn get(client: &Client, reference: &str) -> Result<OneOffContainer, DockerError> {
@@ -50,7 +48,7 @@ async fn get(client: &Client, reference: &str) -> Result<OneOffContainer, Docker
 
 /// `POST /containers/create`.
 pub async fn create(client: &Client, request: &DockerRequest) -> Answer {
-    let body: CreateRequest = request.json()?;
+    let body: ContainerCreateRequest = request.json()?;
     let name = match request.text("name") {
         Some(name) => name.trim_start_matches('/').to_owned(),
         None => format!("run-{:08x}", rand::rng().random::<u32>()),
@@ -64,7 +62,7 @@ pub async fn create(client: &Client, request: &DockerRequest) -> Answer {
 }
 
 /// `POST /containers/ID/start`: returns when its program runs, or has ended already.
-pub async fn start(client: &Client, reference: &str) -> Answer {
+pub async fn start(client: &Client, exit_codes: &Arc<ExitCodes>, reference: &str) -> Answer {
     let container = get(client, reference).await?;
     let last = container.ended_id();
     if container.is_desired() {
@@ -105,11 +103,11 @@ pub async fn start(client: &Client, reference: &str) -> Answer {
         return Err(DockerError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
     }
     if container.is_removed_at_end() {
-        let (client, container) = (client.clone(), container.clone());
+        let (client, container, exit_codes) = (client.clone(), container.clone(), Arc::clone(exit_codes));
         tokio::spawn(async move {
             let removed = async {
-                ended_task(&client, &container).await?;
-                sleep(EXIT_CODE_DELAY).await;
+                let task = ended_task(&client, &container).await?;
+                exit_codes.keep(&container.service.id, exit_code(&task));
                 client.services().remove(&container.service.id, None, false).await?;
                 Ok::<_, DockerError>(())
             };
@@ -130,61 +128,111 @@ async fn ended_task(client: &Client, container: &OneOffContainer) -> Result<v1::
     until(client, container, |now| now.task().filter(|task| is_ended(task)).cloned()).await
 }
 
-/// `POST /containers/ID/stop` and `kill`: returns when its program has ended.
+/// `POST /containers/ID/stop`: returns when its program has ended. It is stopped as its service says.
 pub async fn stop(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
-    let signal = request.text("signal").unwrap_or_default();
-    let signal = signal.strip_prefix("SIG").unwrap_or(signal);
-    if !ENDING_SIGNALS.contains(&signal) && !matches!(signal, "1" | "2" | "3" | "9" | "15") {
-        let message = format!(
-            "signal {signal:?} cannot be sent in this version: use `docker exec {reference} kill -s {signal} 1`"
-        );
-        return Err(DockerError::unsupported(&message));
+    if request.text("signal").is_some() {
+        let message =
+            "signal: a container stops by the signal that it was created with; use `docker kill -s`";
+        return Err(DockerError::unsupported(message));
     }
     let container = get(client, reference).await?;
     if !container.is_desired() && container.task().is_none_or(is_ended) {
-        return match request.path.last().map(String::as_str) {
-            Some("kill") => {
-                let message = format!("container {reference} is not running");
-                Err(DockerError::new(StatusCode::CONFLICT, message))
-            }
-            _ => empty(StatusCode::NOT_MODIFIED),
-        };
+        return empty(StatusCode::NOT_MODIFIED);
     }
     client.services().scale(&container.service.id, 0, None).await?;
     until(client, &container, |now| now.task().is_none_or(is_ended).then_some(())).await?;
     empty(StatusCode::NO_CONTENT)
 }
 
+/// `POST /containers/ID/kill`: a signal for its first process. A container of its own that is killed is not started
+/// again; the task of a service is restarted as that says.
+pub async fn kill(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+    let text = request.text("signal").filter(|text| !text.is_empty()).unwrap_or("KILL");
+    let signal: Signal = text.parse().map_err(|error| DockerError::invalid(format!("signal: {error}")))?;
+    let task = containers::find(client, reference).await?;
+    if !containers::is_running(&task) {
+        let message = format!("container {reference} is not running");
+        return Err(DockerError::new(StatusCode::CONFLICT, message));
+    }
+    client.tasks().signal(&task.id, signal).await?;
+    if signal == Signal::KILL
+        && let Some(container) = find(client, &task.service_id).await?
+    {
+        client.services().scale(&task.service_id, 0, None).await?;
+        until(client, &container, |now| now.task().is_none_or(is_ended).then_some(())).await?;
+    }
+    empty(StatusCode::NO_CONTENT)
+}
+
+/// `POST /containers/prune`: removes the containers of their own that do not run.
+pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
+    request.filters(&[])?;
+    let mut deleted = Vec::new();
+    for task in containers::with_ended(client).await? {
+        if one_off::is_one_off(&task) && task.state() != v1::TaskState::Running {
+            // It may have been started meanwhile.
+            let Some(container) = find(client, &task.service_id).await? else { continue };
+            if container.task().is_none_or(is_ended) {
+                client.services().remove(&container.service.id, None, false).await?;
+                deleted.push(id_of_service(&container.service.id));
+            }
+        }
+    }
+    ok(&json!({"ContainersDeleted": deleted, "SpaceReclaimed": 0}))
+}
+
 /// `POST /containers/ID/wait`: the head of the response comes at once, so that the client knows that it waits.
-pub async fn wait(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+pub async fn wait(
+    client: &Client,
+    exit_codes: &Arc<ExitCodes>,
+    reference: &str,
+    request: &DockerRequest,
+) -> Answer {
     let condition = request.text("condition").unwrap_or("not-running").to_owned();
     if !matches!(condition.as_str(), "not-running" | "next-exit" | "removed") {
         return Err(DockerError::invalid(format!("invalid condition: {condition:?}")));
     }
     let container = get(client, reference).await?;
-    let client = client.clone();
+    let (client, exit_codes) = (client.clone(), Arc::clone(exit_codes));
     let line = async move {
-        let waited = async {
-            if condition == "not-running" && container.task().is_none_or(is_ended) {
-                return Ok(container.task().cloned().unwrap_or_default());
-            }
-            let last = container.ended_id();
-            let ended = until(&client, &container, |now| {
-                now.task().filter(|task| is_ended(task) && Some(&task.id) != last.as_ref()).cloned()
-            });
-            let task = ended.await?;
-            if condition == "removed" {
-                gone(&client, &container).await?;
-            }
-            Ok::<_, DockerError>(task)
-        };
-        let answer = match waited.await {
-            Ok(task) => json!({"StatusCode": task.exit.as_ref().map_or(0, |exit| exit.code)}),
+        let answer = match exit_code_at(&client, &exit_codes, &container, &condition).await {
+            Ok(code) => json!({"StatusCode": code}),
             Err(error) => json!({"StatusCode": 125, "Error": {"Message": error.message}}),
         };
         Ok::<_, BodyError>(bytes::Bytes::from(answer.to_string() + "\n"))
     };
     Ok(response::stream("application/json", stream::once(line)))
+}
+
+/// The exit code of a container when the condition holds.
+async fn exit_code_at(
+    client: &Client,
+    exit_codes: &ExitCodes,
+    container: &OneOffContainer,
+    condition: &str,
+) -> Result<i32, DockerError> {
+    if condition == "not-running" && container.task().is_none_or(is_ended) {
+        return Ok(container.task().map_or(0, exit_code));
+    }
+    let last = container.ended_id();
+    let ended = until(client, container, |now| {
+        now.task().filter(|task| is_ended(task) && Some(&task.id) != last.as_ref()).map(exit_code)
+    });
+    let code = match ended.await {
+        // It is removed when it has ended.
+        Err(error) if error.status == StatusCode::NOT_FOUND => {
+            exit_codes.get(&container.service.id).ok_or(error)?
+        }
+        code => code?,
+    };
+    if condition == "removed" {
+        gone(client, container).await?;
+    }
+    Ok(code)
+}
+
+fn exit_code(task: &v1::Task) -> i32 {
+    task.exit.as_ref().map_or(0, |exit| exit.code)
 }
 
 /// Returns when a service that is being removed does not exist any more.
@@ -214,7 +262,12 @@ pub async fn remove(client: &Client, reference: &str, request: &DockerRequest) -
 
 /// `POST /containers/ID/restart`: a new task takes the place of this one. Clients always send a time to stop in; that
 /// of the service counts.
-pub async fn restart(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
+pub async fn restart(
+    client: &Client,
+    exit_codes: &Arc<ExitCodes>,
+    reference: &str,
+    request: &DockerRequest,
+) -> Answer {
     if request.text("signal").is_some() {
         return Err(DockerError::invalid(
             "signal: a task stops as its service says: set `--stop-signal` there",
@@ -223,7 +276,7 @@ pub async fn restart(client: &Client, reference: &str, request: &DockerRequest) 
     let task = containers::find(client, reference).await?;
     if one_off::is_one_off(&task) {
         stop(client, reference, request).await?;
-        return start(client, reference).await;
+        return start(client, exit_codes, reference).await;
     }
     client.tasks().restart(&task.id).await?;
     empty(StatusCode::NO_CONTENT)

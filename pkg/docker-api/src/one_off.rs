@@ -1,6 +1,7 @@
 //! Containers of their own, as `docker run` makes them. Each is a service with a label and at most one task: a
 //! container that was created or stopped is a service without tasks.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -34,6 +35,12 @@ pub fn is_one_off(task: &v1::Task) -> bool {
     task.spec.as_ref().is_some_and(|spec| spec.container_labels.contains_key(ONE_OFF_LABEL))
 }
 
+/// Whether the service is a container of its own.
+fn is_container(service: &v1::Service) -> bool {
+    let spec = service.spec.as_ref().and_then(|spec| spec.task.as_ref());
+    spec.is_some_and(|spec| spec.container_labels.contains_key(ONE_OFF_LABEL))
+}
+
 /// The id of the container of such a service, which stays the same when it is started again.
 pub fn id_of_service(service_id: &str) -> String {
     container_id(&format!("{service_id}-1"))
@@ -47,8 +54,7 @@ pub fn id_of_task(task: &v1::Task) -> String {
 impl OneOffContainer {
     /// `None` for the service of other tasks.
     async fn of_service(client: &Client, service: v1::Service) -> Result<Option<Self>, DockerError> {
-        let spec = service.spec.as_ref().and_then(|spec| spec.task.as_ref());
-        if !spec.is_some_and(|spec| spec.container_labels.contains_key(ONE_OFF_LABEL)) {
+        if !is_container(&service) {
             return Ok(None);
         }
         let filter = TaskFilter { service: service.id.clone(), ..TaskFilter::default() };
@@ -127,16 +133,12 @@ pub async fn find(client: &Client, reference: &str) -> Result<Option<OneOffConta
     }
 }
 
-/// Those without a task, for lists.
+/// Those without a task among all `tasks`, for lists.
 pub async fn without_tasks(client: &Client, tasks: &[v1::Task]) -> Result<Vec<v1::Task>, DockerError> {
-    let mut found = Vec::new();
-    for service in client.services().list().await? {
-        if tasks.iter().any(|task| task.service_id == service.id) {
-            continue;
-        }
-        found.extend(OneOffContainer::of_service(client, service).await?.map(OneOffContainer::into_task));
-    }
-    Ok(found)
+    let with_tasks: BTreeSet<&str> = tasks.iter().map(|task| task.service_id.as_str()).collect();
+    let services = client.services().list().await?.into_iter();
+    let found = services.filter(|service| is_container(service) && !with_tasks.contains(service.id.as_str()));
+    Ok(found.map(|service| OneOffContainer { service, tasks: Vec::new() }.into_task()).collect())
 }
 
 /// Whether a task does not run any more.

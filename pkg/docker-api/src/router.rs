@@ -7,16 +7,17 @@ use warren_client::Client;
 use warren_types::SecretObjectKind::{Config, Secret};
 
 use crate::docker_error::DockerError;
+use crate::exit_codes::ExitCodes;
 use crate::programs::{self, Programs};
 use crate::request::DockerRequest;
 use crate::response::Answer;
 use crate::{
     archive, attach, containers, disk_usage, events, images, lifecycle, logs, networks, nodes, secret_objects,
 };
-use crate::{services, swarm, system, tasks, volumes};
+use crate::{processes, services, swarm, system, tasks, volumes};
 
 /// Parts of Docker's API that are not served, with what to use.
-const UNSUPPORTED: [(&str, &str); 13] = [
+const UNSUPPORTED: [(&str, &str); 12] = [
     ("auth", "logins are of the cluster: use `warren registry login`"),
     (
         "build",
@@ -26,24 +27,28 @@ const UNSUPPORTED: [(&str, &str); 13] = [
     ("configs", "there is no such operation on configs"),
     (
         "containers",
-        "there is no such operation on containers in this version: use `docker run|start|stop|rm`, `docker service \
-         create|update|scale|rm`, exec, cp or logs",
-    ),
-    (
-        "distribution",
-        "nodes ask the registries themselves: each task runs the digest that its image has when it is pulled",
+        "there is no such operation on containers: a container keeps its name and limits, and is not paused or exported; \
+         use `docker run|start|stop|kill|rm|top`, `docker service create|update|scale|rm`, exec, cp or logs",
     ),
     ("exec", "there is no such operation on programs"),
     ("grpc", "Warren builds no images: build elsewhere and push to a registry"),
-    ("images", "images of nodes are not changed so: use `warren image copy|prune`"),
+    ("images", "images of nodes get no other names: use `warren image copy`, or push to a registry"),
     ("networks", "there is no such operation on networks: tasks are members by the spec of their service"),
     ("plugins", "Warren has no plugins"),
     ("session", "Warren builds no images: build elsewhere and push to a registry"),
     ("volumes", "there is no such operation on volumes"),
 ];
 
+/// What the server remembers between requests.
+#[derive(Debug, Default)]
+pub struct ServerMemory {
+    programs: Arc<Programs>,
+    exit_codes: Arc<ExitCodes>,
+}
+
 /// Answers a request.
-pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerRequest) -> Answer {
+pub async fn answer(client: &Client, memory: &ServerMemory, request: &DockerRequest) -> Answer {
+    let ServerMemory { programs, exit_codes } = memory;
     let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
     match (request.method.as_str(), path.as_slice()) {
         ("GET" | "HEAD", ["_ping"]) => system::ping(client).await,
@@ -89,12 +94,17 @@ pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerR
         ("GET", ["containers", name, "logs"]) => containers::logs(client, name, request).await,
         ("GET", ["containers", name, "stats"]) => containers::stats(client, name, request).await,
         ("POST", ["containers", "create"]) => lifecycle::create(client, request).await,
-        ("POST", ["containers", name, "start"]) => lifecycle::start(client, name).await,
-        ("POST", ["containers", name, "stop" | "kill"]) => lifecycle::stop(client, name, request).await,
-        ("POST", ["containers", name, "wait"]) => lifecycle::wait(client, name, request).await,
+        ("POST", ["containers", "prune"]) => lifecycle::prune(client, request).await,
+        ("GET", ["containers", name, "top"]) => processes::list(client, name, request).await,
+        ("POST", ["containers", name, "start"]) => lifecycle::start(client, exit_codes, name).await,
+        ("POST", ["containers", name, "stop"]) => lifecycle::stop(client, name, request).await,
+        ("POST", ["containers", name, "kill"]) => lifecycle::kill(client, name, request).await,
+        ("POST", ["containers", name, "wait"]) => lifecycle::wait(client, exit_codes, name, request).await,
         ("POST", ["containers", name, "attach"]) => attach::attach(client, name, request).await,
         ("DELETE", ["containers", name]) => lifecycle::remove(client, name, request).await,
-        ("POST", ["containers", name, "restart"]) => lifecycle::restart(client, name, request).await,
+        ("POST", ["containers", name, "restart"]) => {
+            lifecycle::restart(client, exit_codes, name, request).await
+        }
         ("HEAD", ["containers", name, "archive"]) => archive::stat(client, name, request).await,
         ("GET", ["containers", name, "archive"]) => archive::read(client, name, request).await,
         ("PUT", ["containers", name, "archive"]) => archive::write(client, name, request).await,
@@ -108,6 +118,8 @@ pub async fn answer(client: &Client, programs: &Arc<Programs>, request: &DockerR
         ("POST", ["images", "create"]) => images::pull(client, request).await,
         ("POST", ["images", "load"]) => images::load(client, request).await,
         ("POST", ["images", "prune"]) => images::prune(client, request).await,
+        ("DELETE", ["images", name @ ..]) => images::remove(client, &name.join("/")).await,
+        ("GET", ["distribution", name @ .., "json"]) => images::resolve(client, &name.join("/")).await,
 
         // `docker inspect` looks for a name among objects of all kinds.
         ("GET", ["plugins", name, "json"]) => {

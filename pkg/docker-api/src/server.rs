@@ -25,10 +25,9 @@ use warren_security::{
     serve_tls,
 };
 
-use crate::programs::Programs;
 use crate::request::{DockerRequest, UpgradedWork};
 use crate::response::{self, DockerResponse};
-use crate::router;
+use crate::router::{self, ServerMemory};
 
 /// Maximum number of connections, most of them streams of events; further ones wait in the kernel.
 const CONNECTIONS: usize = 2048;
@@ -87,12 +86,16 @@ impl DockerListeners {
     }
 
     /// Serves until it is dropped, which ends all connections. Requests become calls on connections within this
-    /// process, which are sent to `connections`: each has the peer of the request.
-    pub async fn serve(self, tls: Arc<ServerConfig>, connections: mpsc::Sender<PeerConnection>) {
-        let server =
-            Arc::new(DockerServer { programs: Arc::default(), connections, local_clients: Mutex::default() });
+    /// process, which are sent to `connections`: each has the peer of the request. An address is served with `tls` only.
+    pub async fn serve(self, tls: Option<Arc<ServerConfig>>, connections: mpsc::Sender<PeerConnection>) {
+        let server = Arc::new(DockerServer {
+            memory: ServerMemory::default(),
+            connections,
+            local_clients: Mutex::default(),
+        });
         let local = self.local.map(serve_local);
-        let tcp = self.tcp.map(|listener| serve_tls(listener, tls, HandshakeLimits::default()));
+        let tcp =
+            self.tcp.zip(tls).map(|(listener, tls)| serve_tls(listener, tls, HandshakeLimits::default()));
         let mut incoming = select_all(local.into_iter().chain(tcp));
         let room = Arc::new(Semaphore::new(CONNECTIONS));
         let mut served = JoinSet::new();
@@ -110,7 +113,7 @@ impl DockerListeners {
 }
 
 struct DockerServer {
-    programs: Arc<Programs>,
+    memory: ServerMemory,
     connections: mpsc::Sender<PeerConnection>,
     /// By user and group.
     local_clients: Mutex<BTreeMap<(u32, u32), Client>>,
@@ -128,7 +131,7 @@ impl DockerServer {
                 let answered = async {
                     let request = DockerRequest::read(request, caller_name(peer), work).await?;
                     let client = server.client(peer, client).await?;
-                    router::answer(&client, &server.programs, &request).await
+                    router::answer(&client, &server.memory, &request).await
                 };
                 let mut response = answered.await.unwrap_or_else(|error| {
                     let status = error.status.as_u16();

@@ -13,7 +13,7 @@ use warren_types::{Id, ServiceId, VolumeId};
 
 use crate::docker_error::DockerError;
 use crate::model;
-use crate::object_ids::ObjectIds;
+use crate::object_ids::{ObjectIds, id_of};
 use crate::request::DockerRequest;
 use crate::response::{Answer, created, empty, joined, meta, ok, time};
 use crate::spec::{self, MountedVolume, ReceivedSpec};
@@ -62,10 +62,16 @@ fn json(service: &v1::Service, ids: &ObjectIds) -> Result<Value, DockerError> {
     let docker = spec::to_docker(&spec, ids);
     let endpoint = docker.endpoint_spec.clone().unwrap_or_default();
     let ports = endpoint.ports.clone().unwrap_or_default();
+    let virtual_addresses = service.virtual_addresses.iter();
+    let virtual_addresses: Vec<Value> = virtual_addresses
+        .map(|(network, address)| json!({"NetworkID": id_of(&ids.networks, network), "Addr": format!("{address}/32")}))
+        .collect();
     let shown = json!({
         "ID": service.id,
         "Spec": to_value(&docker),
-        "Endpoint": {"Spec": to_value(&endpoint), "Ports": to_value(&ports), "VirtualIPs": []},
+        "Endpoint": {
+            "Spec": to_value(&endpoint), "Ports": to_value(&ports), "VirtualIPs": virtual_addresses,
+        },
     });
     let shown = joined(meta(service.version, service.created_at, service.updated_at), shown);
     Ok(match update_status(service) {

@@ -64,8 +64,10 @@ impl Descriptor {
     }
 }
 
+/// A platform, in the words of Go: `amd64`, `linux`, `v8`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Platform {
+#[allow(missing_docs)] // The fields are those of the OCI image index.
+pub struct Platform {
     pub architecture: String,
     pub os: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,6 +26,7 @@ pub use last_use::LAST_USE_INTERVAL;
 pub use list::{ImagePart, ListedImage};
 pub use lookup::ImageInfo;
 pub use pull::PulledImage;
+pub use pull::ResolvedName;
 pub use pull::active::PullHandle;
 pub use pull::progress::{ImagePullProgress, LayerProgress, LayerStage};
 pub use transfer::BlobSource;

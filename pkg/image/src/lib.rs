@@ -30,11 +30,11 @@ mod unpack;
 
 pub use connection::{CallError, ContainerdConnection, with_deadline};
 pub use digest::Digest;
-pub use document::RunConfig;
+pub use document::{Platform, RunConfig};
 pub use error::Error;
 pub use images::{
     BlobSource, ImageInfo, ImagePart, ImagePullProgress, ImageStore, ImportOptions, ImportedName,
-    LAST_USE_INTERVAL, LayerProgress, LayerStage, ListedImage, PullHandle, PulledImage,
+    LAST_USE_INTERVAL, LayerProgress, LayerStage, ListedImage, PullHandle, PulledImage, ResolvedName,
 };
 pub use platform::native_architecture;
 pub use prune::{FilesystemUsage, PruneCandidate, PrunePolicy, PruneReason, plan_prune};

@@ -40,6 +40,7 @@ use crate::container::{
 use crate::error::Error;
 use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
+use crate::process_list::{self, ContainerProcess};
 use crate::process_setup::ProcessSetup;
 use crate::spec::{HostFeatures, cgroup_path};
 use crate::usage::{ContainerUsage, UsageCounters};
@@ -239,6 +240,11 @@ impl Runtime for ContainerdRuntime {
     fn usage(&self, id: &ContainerId) -> Option<ContainerUsage> {
         let cgroup = cgroup_path(&self.shared.settings.cgroup_parent, id);
         self.shared.usage_counters.as_ref()?.usage(&cgroup, Path::new("/proc"))
+    }
+
+    fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess> {
+        let cgroup = cgroup_path(&self.shared.settings.cgroup_parent, id);
+        process_list::read(&self.shared.cgroups.processes(&cgroup), Path::new("/proc"))
     }
 
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {

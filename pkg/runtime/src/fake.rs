@@ -9,7 +9,7 @@ mod script;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -26,6 +26,7 @@ use crate::container::{
 use crate::error::Error;
 use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
+use crate::process_list::ContainerProcess;
 use crate::process_setup::ProcessSetup;
 use crate::usage::ContainerUsage;
 use crate::{Reference, Result, Runtime};
@@ -386,6 +387,22 @@ impl Runtime for FakeRuntime {
 
     fn usage(&self, id: &ContainerId) -> Option<ContainerUsage> {
         self.state().usage.get(id).copied()
+    }
+
+    /// The first process alone.
+    fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess> {
+        let state = self.state();
+        let Some(container) = state.containers.get(id) else { return Vec::new() };
+        let ProcessState::Running { pid } = container.status.process else { return Vec::new() };
+        vec![ContainerProcess {
+            pid,
+            parent_pid: 1,
+            uid: 0,
+            started_at: UNIX_EPOCH,
+            cpu: Duration::ZERO,
+            resident_bytes: 0,
+            command: container.status.image.clone(),
+        }]
     }
 
     fn events(&self) -> BoxStream<'static, RuntimeEvent> {

@@ -26,6 +26,7 @@ mod host_process;
 mod image_files;
 mod open_files;
 mod pidfd;
+mod process_list;
 mod process_setup;
 mod programs;
 mod rootfs;
@@ -50,6 +51,7 @@ pub use exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess,
 pub use host_check::{MIN_KERNEL, kernel_release, major_minor};
 pub use image_files::{ContainerUser, ImageFiles};
 pub use open_files::raise_open_files_limit;
+pub use process_list::ContainerProcess;
 pub use process_setup::ProcessSetup;
 pub use usage::ContainerUsage;
 pub use warren_image::Reference;
@@ -115,6 +117,9 @@ pub trait Runtime: Send + Sync + 'static {
     fn usage(&self, _id: &ContainerId) -> Option<ContainerUsage> {
         None
     }
+
+    /// The processes of the container, by pid; none without a running process. Reads a few small kernel files for each.
+    fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess>;
 
     /// User, capabilities and limits that the processes of a container run with.
     ///

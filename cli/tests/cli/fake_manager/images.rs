@@ -151,4 +151,11 @@ impl v1::images_server::Images for FakeApi {
         self.0.lock().unwrap().prunes_asked.push(request.clone());
         Ok(Response::new(v1::PruneImagesResponse { nodes: images(request.nodes) }))
     }
+
+    async fn resolve(
+        &self,
+        _: Request<v1::ResolveImageRequest>,
+    ) -> Result<Response<v1::ResolvedImage>, Status> {
+        Err(Status::unimplemented("no command asks for it"))
+    }
 }

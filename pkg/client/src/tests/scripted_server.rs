@@ -386,6 +386,13 @@ impl v1::images_server::Images for ScriptedApiServer {
         Err(Status::unimplemented("not in the script"))
     }
 
+    async fn resolve(
+        &self,
+        _: Request<v1::ResolveImageRequest>,
+    ) -> Result<Response<v1::ResolvedImage>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
     async fn prune(
         &self,
         _: Request<v1::PruneImagesRequest>,

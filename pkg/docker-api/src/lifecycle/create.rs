@@ -106,7 +106,7 @@ impl Words {
 /// The body of the request.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct CreateRequest {
+pub struct ContainerCreateRequest {
     hostname: Option<String>,
     domainname: Option<String>,
     user: Option<String>,
@@ -213,7 +213,7 @@ struct Endpoint {
 /// Every field that is not supported or not valid, with its path in the request.
 pub fn service(
     name: &str,
-    request: CreateRequest,
+    request: ContainerCreateRequest,
     own_node: Option<&str>,
     ids: &ObjectIds,
 ) -> Result<ReceivedSpec, Violations> {
@@ -273,7 +273,7 @@ fn is_default(value: &Value) -> bool {
 fn translate(
     wrong: &mut Violations,
     name: &str,
-    request: CreateRequest,
+    request: ContainerCreateRequest,
     host: HostConfig,
     own_node: Option<&str>,
 ) -> model::ServiceSpec {

@@ -24,6 +24,8 @@ use crate::store::Lease;
 use progress::ProgressSender;
 use resolve::ResolvedImage;
 
+pub use remote_digest::ResolvedName;
+
 pub(super) const REF_MANIFEST: &str = "containerd.io/gc.ref.content.m.0";
 
 /// An image that was pulled or was already present.

@@ -222,7 +222,7 @@ async fn private_registry_accepts_credentials() {
     let mut registries = crate::world::registries();
     registries.set_credentials(&registry.host(), as_user(USER, PASSWORD).unwrap()).unwrap();
     let world = ImageFixture::with(registries);
-    assert_eq!(world.images.resolve(&reference, None).await.unwrap(), pulled.digest);
+    assert_eq!(world.images.resolve(&reference, None).await.unwrap().digest, pulled.digest);
     assert_eq!(world.pull(&name).await.unwrap(), pulled);
     world.pull_as(&name, as_user(USER, "wrong")).await.expect_err("what a pull says counts more");
 }

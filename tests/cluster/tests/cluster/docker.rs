@@ -7,6 +7,7 @@ mod docker_py;
 mod http;
 mod one_off;
 mod prometheus;
+mod recorded_clients;
 
 use std::time::Duration;
 
@@ -71,9 +72,43 @@ async fn exec(mut stream: ScriptedStream, work: Work) {
             0
         }
         Work::Connect(_) => 1,
+        Work::Signal(_) => 0,
+        Work::ListProcesses(_) => {
+            stream.send(Frame::Processes(v1::ProcessList { processes: vec![process()] })).await;
+            0
+        }
     };
     stream.send(Frame::ExitCode(code)).await;
     stream.wait_closed().await;
+}
+
+/// The only process of each task.
+fn process() -> v1::ContainerProcess {
+    v1::ContainerProcess {
+        pid: 71,
+        parent_pid: 70,
+        uid: 33,
+        started_at: 1_700_000_000_000,
+        cpu_ms: 61_000,
+        resident_bytes: 4096,
+        command: "nginx: master process".to_owned(),
+    }
+}
+
+/// What the registry says of every image but one.
+fn resolved() -> v1::ResolvedImage {
+    let platform = |architecture: &str| v1::ImagePlatform {
+        os: "linux".to_owned(),
+        architecture: architecture.to_owned(),
+        variant: String::new(),
+    };
+    v1::ResolvedImage {
+        reference: image().reference,
+        digest: DIGEST.into(),
+        media_type: "application/vnd.oci.image.index.v1+json".to_owned(),
+        size_bytes: 1234,
+        platforms: vec![platform("amd64"), platform("arm64")],
+    }
 }
 
 /// The image of the worker.
@@ -117,6 +152,12 @@ async fn run_worker(world: &ManagerFixture) -> JoinHandle<()> {
                     tokio::spawn(stream.wait_closed());
                     continue;
                 }
+                Some(Purpose::ResolveImage(asked)) if asked.reference.ends_with("missing:1") => {
+                    stream.send(Frame::Error("the registry does not know it".into())).await;
+                    tokio::spawn(stream.wait_closed());
+                    continue;
+                }
+                Some(Purpose::ResolveImage(_)) => stream.send(Frame::Resolved(resolved())).await,
                 Some(Purpose::PullImage(_)) => stream.send(Frame::Imported(imported())).await,
                 Some(Purpose::ImportImage(_)) if stream.archive().await == Some(motd()) => {
                     stream.send(Frame::Imported(imported())).await;

@@ -193,7 +193,10 @@ async fn image_list_tolerates_an_unreachable_node() {
     };
     let unused_for = std::time::Duration::from_secs(60);
     let (pruned, purpose) = tokio::join!(images.prune(vec!["n1".into()], unused_for), serve);
-    assert_eq!(purpose, Purpose::PruneImages(v1::PruneImages { unused_for_ms: 60_000 }));
+    assert_eq!(
+        purpose,
+        Purpose::PruneImages(v1::PruneImages { unused_for_ms: 60_000, reference: String::new() })
+    );
     assert_eq!(pruned.unwrap()[0].images, [image("b:1")]);
     assert!(images.list(vec!["n7".into()]).await.unwrap_err().is_not_found());
 }

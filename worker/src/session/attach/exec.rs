@@ -1,4 +1,5 @@
-//! Runs a program in the container of a task for a client of a manager, copies its files, or connects to its ports.
+//! Runs a program in the container of a task for a client of a manager, copies its files, connects to its ports, sends
+//! it a signal, or lists its processes.
 //!
 //! Input, signals and sizes come on one stream. So that a program that does not read its input cannot hold back a
 //! signal, the sender may be ahead of the program by [`MAX_AHEAD`] bytes only, and the stream is always read. Output
@@ -7,7 +8,7 @@
 mod connection;
 mod files;
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +23,9 @@ use warren_proto::v1::ExecFailureReason as Reason;
 use warren_proto::v1::exec_task::Work;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
-use warren_runtime::{Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, Signal, TerminalSize};
+use warren_runtime::{
+    ContainerProcess, Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, Signal, TerminalSize,
+};
 use warren_types::TaskId;
 
 use super::{AttachedStream, StreamError, StreamSender, StreamServices, TaskLogs, wait_until_closed};
@@ -45,6 +48,9 @@ enum StartedWork {
     ReadFiles(FileTree),
     WriteFiles(RootDir, v1::WriteFiles),
     Connection(TcpStream),
+    /// A signal was sent.
+    Signalled,
+    Processes(v1::ProcessList),
 }
 
 /// How it was left.
@@ -74,6 +80,11 @@ pub(super) async fn exec(
                     files::write(root, request, &mut attachment).await?
                 }
                 StartedWork::Connection(stream) => connection::serve(stream, &mut attachment).await?,
+                StartedWork::Signalled => ExecEnd::Exited(0),
+                StartedWork::Processes(list) => {
+                    attachment.out.send_without_deadline(Frame::Processes(list)).await?;
+                    ExecEnd::Exited(0)
+                }
             };
             match ended {
                 ExecEnd::Exited(code) => Frame::ExitCode(code),
@@ -122,6 +133,24 @@ async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<Star
             let network = runtime.open(&id).await.map_err(refused)?.network;
             connection::open(sockets, network, port).await.map(StartedWork::Connection)
         }
+        Some(Work::Signal(number)) => {
+            let signal = i32::try_from(number).ok().and_then(Signal::from_number);
+            let invalid = || failure(Reason::Invalid, "signal", format!("{number} is not a signal"));
+            let signal = signal.ok_or_else(invalid)?;
+            tracing::info!(%task, %signal, "sending a signal to a task");
+            match runtime.signal(&id, signal).await.map_err(refused)? {
+                true => Ok(StartedWork::Signalled),
+                false => Err(not_running(&task, reporter)),
+            }
+        }
+        Some(Work::ListProcesses(v1::ListProcesses {})) => {
+            let processes = runtime.processes(&id);
+            if processes.is_empty() {
+                return Err(not_running(&task, reporter));
+            }
+            let processes = processes.into_iter().map(process_to_wire).collect();
+            Ok(StartedWork::Processes(v1::ProcessList { processes }))
+        }
         None => Err(failure(
             Reason::Invalid,
             "work",
@@ -130,16 +159,25 @@ async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<Star
     }
 }
 
+fn process_to_wire(process: ContainerProcess) -> v1::ContainerProcess {
+    let ContainerProcess { pid, parent_pid, uid, started_at, cpu, resident_bytes, command } = process;
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let started_at = started_at.duration_since(UNIX_EPOCH).map_or(0, millis);
+    v1::ContainerProcess { pid, parent_pid, uid, started_at, cpu_ms: millis(cpu), resident_bytes, command }
+}
+
+fn not_running(task: &TaskId, reporter: &TaskReporter) -> v1::ExecFailure {
+    let state = reporter.latest(task).map(|report| match report.reason.is_empty() {
+        true => report.state.as_str().to_owned(),
+        false => format!("{}: {}", report.state.as_str(), report.reason),
+    });
+    let state = state.unwrap_or_else(|| "not on its node".to_owned());
+    failure(Reason::NotRunning, "", format!("the task is not running: it is {state}"))
+}
+
 fn start_failure(error: Error, task: &TaskId, reporter: &TaskReporter) -> v1::ExecFailure {
     match error {
-        Error::NotFound { .. } => {
-            let state = reporter.latest(task).map(|report| match report.reason.is_empty() {
-                true => report.state.as_str().to_owned(),
-                false => format!("{}: {}", report.state.as_str(), report.reason),
-            });
-            let state = state.unwrap_or_else(|| "not on its node".to_owned());
-            failure(Reason::NotRunning, "", format!("the task is not running: it is {state}"))
-        }
+        Error::NotFound { .. } => not_running(task, reporter),
         Error::CommandNotFound { ref command, reason: ref why } => {
             let reason = match error.is_not_executable() {
                 true => Reason::CommandNotExecutable,

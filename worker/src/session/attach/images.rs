@@ -1,9 +1,9 @@
-//! Image operations for a manager: pull, list, remove.
+//! Image operations for a manager: pull, resolve, list, remove.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use warren_image::{Digest, FilesystemUsage, ListedImage, PrunePolicy, Reference};
+use warren_image::{Digest, FilesystemUsage, ListedImage, Platform, PrunePolicy, Reference, ResolvedName};
 use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
 
@@ -90,12 +90,58 @@ pub(super) async fn list(image_gc: &ImageGc, out: &StreamSender) -> Result<Resul
     }
 }
 
-/// Removes images that were not used for the requested time, and sends the list.
+/// Asks the registry what a name stands for, and sends the answer.
+pub(super) async fn resolve(
+    image_gc: &ImageGc,
+    secret_fetcher: &dyn SecretFetcher,
+    stream_id: &str,
+    request: &v1::ResolveImage,
+    out: &StreamSender,
+) -> Result<Result<(), String>, StreamError> {
+    let reference = match Reference::parse(&request.reference) {
+        Ok(reference) => reference,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let need = FetchPurpose::StreamCredential(stream_id.to_owned());
+    let login = RegistryLogin::resolve(secret_fetcher, need, &reference).await;
+    let ResolvedName { digest, media_type, size, platforms } =
+        match image_gc.source.resolve(&reference, login.credentials()).await {
+            Ok(resolved) => resolved,
+            Err(error) => return Ok(Err(login.classify_error(error).to_string())),
+        };
+    let platform = |Platform { architecture, os, variant }| {
+        let variant = variant.unwrap_or_default();
+        v1::ImagePlatform { os, architecture, variant }
+    };
+    let resolved = v1::ResolvedImage {
+        reference: reference.to_string(),
+        digest: digest.to_string(),
+        media_type,
+        size_bytes: size,
+        platforms: platforms.into_iter().map(platform).collect(),
+    };
+    out.send(Frame::Resolved(resolved)).await?;
+    Ok(Ok(()))
+}
+
+/// Removes one image, or those that were not used for the requested time, and sends the list.
 pub(super) async fn prune(
     image_gc: &ImageGc,
     options: &v1::PruneImages,
     out: &StreamSender,
 ) -> Result<Result<(), String>, StreamError> {
+    if !options.reference.is_empty() {
+        let removed = match Reference::parse(&options.reference) {
+            Ok(reference) => image_gc.remove(&reference).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        return match removed {
+            Ok(removed) => {
+                send_images(out, removed.into_iter().map(|image| (image, 0)).collect()).await.map(Ok)
+            }
+            Err(error) => Ok(Err(error)),
+        };
+    }
     // On request, disk usage does not matter and the number of removals is not limited.
     let policy = PrunePolicy {
         max_age: Some(Duration::from_millis(options.unused_for_ms)),

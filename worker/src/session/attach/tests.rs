@@ -72,7 +72,10 @@ async fn all_frames(attached: &mut FakeStream, session: &mut FakeSession) -> Vec
     let listening = async {
         loop {
             let frame = next_frame(attached).await;
-            let is_last = matches!(frame, Frame::Done(_) | Frame::Error(_));
+            let is_last = matches!(
+                frame,
+                Frame::Done(_) | Frame::Error(_) | Frame::ExitCode(_) | Frame::ExecFailure(_)
+            );
             output.push(frame);
             assert!(output.len() < 1000, "it does not come to an end: {:?}", output.last());
             if is_last {
@@ -362,7 +365,7 @@ async fn images_are_listed_with_task_count_and_unused_are_pruned() {
         (rows(&output[0]), &output[1..]),
         (vec![(tag().record_name(), 2), (unused.record_name(), 0)], &[DONE][..])
     );
-    let prune = || Purpose::PruneImages(v1::PruneImages { unused_for_ms: 0 });
+    let prune = || Purpose::PruneImages(v1::PruneImages::default());
     let mut stream = attached(&mut manager, &session, prune()).await;
     let text = all_frames(&mut stream, &mut session).await;
     assert_eq!((rows(&text[0]), &text[1..]), (vec![(unused.record_name(), 0)], &[DONE][..]));
@@ -381,6 +384,54 @@ fn end() -> Frame {
 
 fn wanted(digest: &Digest) -> Frame {
     Frame::Wanted(v1::BlobRequest { digests: vec![digest.to_string()] })
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_image_is_removed_unless_a_task_uses_it() {
+    let (node, mut manager) = TestNode::start(desired(&[1]));
+    let mut session = manager.next_welcomed_session().await;
+    let unused = Reference::parse("old:1").unwrap();
+    node.images.add(&unused, Digest::of(b"old"));
+    node.images.add(&Reference::parse("kept:1").unwrap(), Digest::of(b"kept"));
+    let now = Timestamp(SystemClock::new().unix_millis());
+    node.images.mark_used(&unused, now).await.unwrap();
+    let mut remove = async |reference: &str| {
+        let purpose =
+            Purpose::PruneImages(v1::PruneImages { reference: reference.to_owned(), ..Default::default() });
+        let mut stream = attached(&mut manager, &session, purpose).await;
+        all_frames(&mut stream, &mut session).await
+    };
+    let refused = remove(&tag().to_string()).await;
+    assert!(matches!(&refused[..], [Frame::Error(why)] if why.contains("is used by 1 tasks")), "{refused:?}");
+    let removed = remove("old:1").await;
+    let name = |frame: &Frame| match frame {
+        Frame::Images(list) => list.images[0].reference.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((name(&removed[0]), &removed[1..]), (unused.record_name(), &[DONE][..]));
+    assert_eq!(remove("old:1").await, [DONE], "the second time");
+    assert_eq!(node.images.list().await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn name_is_resolved_in_its_registry() {
+    let (node, mut manager) = TestNode::start(desired(&[]));
+    let mut session = manager.next_welcomed_session().await;
+    let (name, digest) = (Reference::parse("pulled:1").unwrap(), Digest::of(b"pulled"));
+    node.images.serve(&name, digest.clone());
+    let mut resolve = async |reference: &str| {
+        let purpose = Purpose::ResolveImage(v1::ResolveImage { reference: reference.to_owned() });
+        let mut stream = attached(&mut manager, &session, purpose).await;
+        all_frames(&mut stream, &mut session).await
+    };
+    let output = resolve("pulled:1").await;
+    let Frame::Resolved(resolved) = &output[0] else { panic!("{output:?}") };
+    assert_eq!((&resolved.digest, &output[1..]), (&digest.to_string(), &[DONE][..]));
+    assert_eq!(node.images.find(&name).await.unwrap(), None, "nothing is stored");
+    for (reference, expected) in [("other:1", "the registry has no"), ("BAD", "")] {
+        let refused = resolve(reference).await;
+        assert!(matches!(&refused[..], [Frame::Error(why)] if why.contains(expected)), "{refused:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -448,7 +499,7 @@ async fn prune_before_first_assignment_is_refused() {
     let (node, mut manager) = TestNode::start(DesiredState::default());
     let session = manager.next_welcomed_session().await;
     node.images.add(&Reference::parse("old:1").unwrap(), Digest::of(b"old"));
-    let prune = Purpose::PruneImages(v1::PruneImages { unused_for_ms: 0 });
+    let prune = Purpose::PruneImages(v1::PruneImages::default());
     // The session is not answered: the answer to a sync would contain the assignments.
     let mut stream = attached(&mut manager, &session, prune).await;
     let output = next_frame(&mut stream).await;

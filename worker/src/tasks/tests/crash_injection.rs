@@ -14,9 +14,9 @@ use warren_network::{
 };
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
-    ContainerHandles, ContainerId, ContainerMount, ContainerSpec, ContainerStatus, ContainerUser,
-    ExecProcess, ExecSpec, ImageFiles, ProcessExit, ProcessSetup, Reference, Result, Runtime, RuntimeEvent,
-    RuntimeInfo, Signal, SweepReport,
+    ContainerHandles, ContainerId, ContainerMount, ContainerProcess, ContainerSpec, ContainerStatus,
+    ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, ProcessSetup, Reference, Result, Runtime,
+    RuntimeEvent, RuntimeInfo, Signal, SweepReport,
 };
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
@@ -136,6 +136,10 @@ impl Runtime for CrashingBackend<FakeRuntime> {
 
     async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {
         self.backend.open(id).await
+    }
+
+    fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess> {
+        self.backend.processes(id)
     }
 
     async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {

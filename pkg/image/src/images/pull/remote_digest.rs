@@ -1,15 +1,29 @@
-//! Resolves a name to its current digest in the registry without fetching the image.
+//! Resolves a name in its registry without fetching the image.
 
 use super::progress::ProgressSender;
 use super::{PulledImage, resolve, retry};
 use crate::digest::Digest;
+use crate::document::{Descriptor, Platform};
 use crate::error::Error;
 use crate::images::ImageStore;
 use crate::reference::Reference;
 use crate::registry::{ManifestSelector, RegistryCredentials, RegistryError, Repository};
 
+/// What a name stands for in its registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedName {
+    /// Digest of the index, or of the manifest of an image for one platform.
+    pub digest: Digest,
+    /// Media type of the index or manifest.
+    pub media_type: String,
+    /// Bytes of the index or manifest.
+    pub size: u64,
+    /// The platforms of the index; empty for an image for one platform.
+    pub platforms: Vec<Platform>,
+}
+
 impl ImageStore {
-    /// Resolves a name to its current digest in the registry, to which tasks are bound. Stores nothing.
+    /// Resolves a name in its registry. Stores nothing.
     ///
     /// # Errors
     /// As for a pull; [`Error::is_transient`]: whether a retry may succeed.
@@ -17,18 +31,16 @@ impl ImageStore {
         &self,
         reference: &Reference,
         credentials: Option<RegistryCredentials>,
-    ) -> Result<Digest, Error> {
+    ) -> Result<ResolvedName, Error> {
         let limit = self.clients.policy().pull_timeout;
         let ask = async {
             let repository = self.clients.repository(reference, credentials).await?;
             let (reporter, _progress) = ProgressSender::new();
-            if let Some(digest) = digest(&repository, reference, &reporter).await? {
-                return Ok(digest);
-            }
-            let found =
-                resolve::manifest(&repository, ManifestSelector::from_reference(reference), &reporter)
-                    .await?;
-            Ok(found.0.digest)
+            let selector = ManifestSelector::from_reference(reference);
+            let (found, bytes) = resolve::manifest(&repository, selector, &reporter).await?;
+            let platforms = if found.is_index() { resolve::platforms(&found, &bytes)? } else { Vec::new() };
+            let Descriptor { media_type, digest, size, .. } = found;
+            Ok(ResolvedName { digest, media_type, size, platforms })
         };
         let late = |_| Err(Error::TooSlow { what: reference.to_string(), limit });
         tokio::time::timeout(limit, ask).await.unwrap_or_else(late)

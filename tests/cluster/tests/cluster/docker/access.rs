@@ -23,7 +23,7 @@ use crate::access::{CALLERS, credentials, is_allowed};
 use crate::fixture::{CallerKind, ManagerFixture};
 
 /// Requests, with the least role that they need.
-const REQUESTS: [(&str, &str, RequiredRole); 44] = [
+const REQUESTS: [(&str, &str, RequiredRole); 48] = [
     ("GET", "/version", RequiredRole::Viewer),
     ("GET", "/info", RequiredRole::Viewer),
     ("GET", "/events?since=1&until=2", RequiredRole::Viewer),
@@ -67,6 +67,10 @@ const REQUESTS: [(&str, &str, RequiredRole); 44] = [
     ("POST", "/images/prune?filters=%7B%22dangling%22%3A%5B%22false%22%5D%7D", RequiredRole::Admin),
     ("GET", "/services?status=true", RequiredRole::Viewer),
     ("GET", "/containers/web.1/logs?stdout=1&tail=1", RequiredRole::Viewer),
+    ("GET", "/containers/web.1/top", RequiredRole::Operator),
+    ("POST", "/containers/web.1/kill?signal=USR1", RequiredRole::Operator),
+    ("GET", "/distribution/nginx:1.27/json", RequiredRole::Operator),
+    ("DELETE", "/images/nginx:1.27", RequiredRole::Admin),
     ("POST", "/containers/web.1/restart", RequiredRole::Operator),
 ];
 

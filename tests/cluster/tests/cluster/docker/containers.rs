@@ -113,8 +113,9 @@ async fn tasks_are_listed_as_containers() {
         if found { Ok(()) } else { Err(listed.to_string()) }
     })
     .await;
-    let top = docker.call("GET", &format!("/containers/{id}/top"), None).await.refused(501);
-    assert!(top.contains("docker run|start|stop|rm"), "{top}");
+    docker.call("GET", &format!("/containers/{id}/top"), None).await.refused(409);
+    let changes = docker.call("GET", &format!("/containers/{id}/changes"), None).await.refused(501);
+    assert!(changes.contains("docker run|start|stop|kill|rm|top"), "{changes}");
     worker.abort();
 }
 
@@ -227,6 +228,20 @@ async fn images_of_all_nodes_are_one_list() {
     docker.call("POST", "/images/create?fromImage=nginx", None).await.refused(400);
     let loaded = text("/images/load", &motd()).await;
     assert!(loaded.ends_with("{\"stream\":\"Loaded image: nginx:1.27\\n\"}\n"), "{loaded}");
+
+    let resolved = docker.get("/distribution/nginx:1.27/json").await;
+    assert_eq!(
+        (&resolved["Descriptor"]["digest"], &resolved["Descriptor"]["size"]),
+        (&json!(DIGEST), &json!(1234))
+    );
+    assert_eq!(resolved["Platforms"][1], json!({"architecture": "arm64", "os": "linux"}));
+    let refused = docker.call("GET", "/distribution/missing:1/json", None).await.refused(409);
+    assert!(refused.contains("node n1: the registry does not know it"), "{refused}");
+    docker.call("GET", "/distribution/nginx%20x/json", None).await.refused(400);
+    docker.call("POST", "/images/nginx:1.27/tag?repo=other&tag=1", None).await.refused(501);
+    docker.call("DELETE", "/images/other:1", None).await.refused(404);
+    let removed = docker.call("DELETE", "/images/nginx:1.27", None).await.json();
+    assert_eq!(removed, json!([{"Untagged": "nginx:1.27"}, {"Deleted": DIGEST}]));
 
     docker.call("POST", "/images/prune", None).await.refused(501);
     let pruned =

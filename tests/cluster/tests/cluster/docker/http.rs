@@ -145,7 +145,7 @@ async fn clients_negotiate_and_errors_have_the_form_of_docker() {
     docker.call("GET", "/nothing", None).await.refused(404);
     docker.call("GET", "/containers/web/json", None).await.refused(404);
     docker.call("POST", "/containers/create", None).await.refused(400);
-    docker.call("POST", "/containers/prune", None).await.refused(501);
+    docker.call("POST", "/containers/web/rename?name=other", None).await.refused(501);
     docker.call("POST", "/build", None).await.refused(501);
     assert!(
         docker

@@ -69,12 +69,23 @@ async fn running_container_is_stopped_restarted_and_removed_by_force() {
     assert_eq!(state(&docker, "web").await["Running"], true);
     assert_eq!(docker.get("/containers/json").await[0]["Id"], id);
     docker.call("DELETE", "/containers/web", None).await.refused(409);
-    docker.call("POST", "/containers/web/kill?signal=USR1", None).await.refused(501);
+    assert_eq!(docker.call("POST", "/containers/web/kill?signal=USR1", None).await.status, 204);
+    docker.call("POST", "/containers/web/kill?signal=HELLO", None).await.refused(400);
+    docker.call("POST", "/containers/web/stop?signal=USR1", None).await.refused(501);
+    let top = docker.get("/containers/web/top").await;
+    assert_eq!(top["Titles"][7], "CMD");
+    assert_eq!(top["Processes"].as_array().unwrap().len(), 1);
+    assert_eq!(top["Processes"][0][1], "71");
+    docker.call("GET", "/containers/web/top?ps_args=aux", None).await.refused(501);
     assert_eq!(docker.call("POST", "/containers/web/restart", None).await.status, 204);
     assert_eq!(state(&docker, &id).await["Running"], true);
     assert_eq!(docker.call("POST", "/containers/web/kill?signal=SIGKILL", None).await.status, 204);
     assert_eq!(state(&docker, "web").await["Running"], false);
     assert_eq!(docker.call("POST", "/containers/web/start", None).await.status, 204);
+    created(&docker, "idle", &["serve"], json!({})).await;
+    let pruned = docker.post("/containers/prune", Value::Null).await;
+    assert_eq!(pruned["ContainersDeleted"].as_array().unwrap().len(), 1);
+    docker.call("GET", "/containers/idle/json", None).await.refused(404);
     assert_eq!(docker.call("DELETE", "/containers/web?force=1", None).await.status, 204);
     assert_eq!(docker.get("/containers/json?all=1").await, json!([]));
 

@@ -82,6 +82,29 @@ async fn program_has_its_setup_and_both_outputs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn processes_are_listed_and_signals_reach_the_first_one() {
+    let (node, mut manager, mut session) = node_with_task().await;
+    let mut run = async |number: u64, work: Work| {
+        let exec = v1::ExecTask { task_id: task_id(number).to_string(), work: Some(work) };
+        let mut stream = attached(&mut manager, &session, Purpose::ExecTask(exec)).await;
+        all_frames(&mut stream, &mut session).await
+    };
+    let list = Work::ListProcesses(v1::ListProcesses {});
+    let listed = run(1, list.clone()).await;
+    let [STARTED, Frame::Processes(processes), Frame::ExitCode(0)] = &listed[..] else {
+        panic!("{listed:?}")
+    };
+    assert_eq!(processes.processes.len(), 1);
+    assert_eq!(run(1, Work::Signal(9)).await, [STARTED, Frame::ExitCode(0)]);
+    let status = node.fake_runtime.inspect(&container_id(&task_id(1))).await.unwrap().unwrap();
+    assert!(matches!(status.process, warren_runtime::ProcessState::Stopped(_)), "{status:?}");
+    for work in [list, Work::Signal(99)] {
+        let refused = run(2, work).await;
+        assert!(matches!(&refused[..], [Frame::ExecFailure(_)]), "{refused:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn input_comes_back_and_is_acknowledged() {
     let (_node, mut manager, mut session) = node_with_task().await;
     let asked = v1::ExecProgram { input: true, ..program(&["cat"]) };

@@ -126,14 +126,24 @@ impl ImageGc {
             return Err(ImageGcError::Unconfirmed);
         }
         let (listed, needs) = (self.source.list().await?, self.images_in_use().await?);
+        let meant: Vec<ListedImage> = listed.into_iter().filter(|image| image.matches(reference)).collect();
+        let in_use =
+            |image: &ListedImage, tasks| ImageGcError::InUse { image: image.reference.clone(), tasks };
+        if let Some(image) = meant.iter().find(|image| needs.tasks(image) > 0) {
+            return Err(in_use(image, needs.tasks(image)));
+        }
         let mut removed = Vec::new();
-        for image in listed.into_iter().filter(|image| image.matches(reference)) {
-            let tasks = needs.tasks(&image);
-            if tasks > 0 {
-                return Err(ImageGcError::InUse { image: image.reference, tasks });
+        for image in meant {
+            // A removal takes time; a task may have arrived meanwhile.
+            match self.desired_images().tasks(&image) {
+                0 => {}
+                tasks => return Err(in_use(&image, tasks)),
             }
             match self.source.remove(&image.reference).await {
-                Ok(true) => removed.push(image),
+                Ok(true) => {
+                    tracing::info!(image = image.reference, "removed an image on request");
+                    removed.push(image);
+                }
                 Ok(false) => {}
                 Err(source) => return Err(ImageGcError::Remove { image: image.reference, source }),
             }

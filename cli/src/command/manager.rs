@@ -190,13 +190,14 @@ async fn rm(global: &GlobalArgs, managers: &[String], force: bool) -> Result<(),
                 from_client_with_hint(what, error, "WOULD_LOSE_QUORUM", hint.to_owned())
             }
         })?;
-        match left_raft_group(&client, &removed.id).await {
-            true => eprintln!("manager {} removed from the cluster", removed.name),
-            false => eprintln!(
-                "manager {} will be removed from the cluster, and has not left the raft group yet: see `warren manager ls`",
-                removed.name
-            ),
+        if !left_raft_group(&client, &removed.id).await {
+            let what = format!("manager {} has not left the raft group yet", removed.name);
+            let why =
+                format!("it is being removed, and this takes longer than {} s", REMOVAL_TIMEOUT.as_secs());
+            let hint = "`warren manager ls` shows it until it has left";
+            return Err(CommandError::new(ExitKind::TimedOut, what, why, hint));
         }
+        eprintln!("manager {} removed from the cluster", removed.name);
         if !removed.node.is_empty() {
             eprintln!("node {} stays in the cluster; {}", removed.node, remove_node(&removed.node));
         }

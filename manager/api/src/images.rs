@@ -1,5 +1,5 @@
-//! Images on the nodes: import, copy, pull, resolve, list, prune. Each node does the work over a stream that it opens; this
-//! module reports its progress to the client.
+//! Images on the nodes: import, copy, pull, resolve, list, prune. Each node does the work over a stream that it opens;
+//! this module reports its progress to the client.
 
 mod copy;
 mod holders;
@@ -147,9 +147,11 @@ impl images_server::Images for Api {
     ) -> Result<Response<v1::PruneImagesResponse>, Status> {
         let caller = AuditedCall::of(&request);
         let v1::PruneImagesRequest { nodes, unused_for_ms, reference } = request.into_inner();
-        if !reference.is_empty() {
-            parse_image(&reference)?;
-        }
+        let unused_for_ms = match reference.as_str() {
+            "" => unused_for_ms,
+            // A node that does not know the reference removes nothing then.
+            reference => parse_image(reference).map(|_| u64::MAX)?,
+        };
         let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "remove images")?;
         tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, reference, "pruning images");
         let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms, reference });
@@ -162,8 +164,9 @@ impl images_server::Images for Api {
         request: Request<v1::ResolveImageRequest>,
     ) -> Result<Response<v1::ResolvedImage>, Status> {
         let image = parse_image(&request.get_ref().reference)?;
-        let nodes = resolve_nodes(&self.read_latest().await?.state, &[], "ask a registry")?;
-        self.resolve_image(nodes, &image).await.map(Response::new)
+        let published = self.read_latest().await?;
+        let nodes = resolve_nodes(&published.state, &[], "ask a registry")?;
+        self.resolve_image(&published.state, nodes, &image).await.map(Response::new)
     }
 }
 

@@ -441,7 +441,8 @@ impl ImageApi<'_> {
     /// with a task that uses it has an error.
     pub async fn remove(&self, reference: &str) -> Result<Vec<v1::NodeImages>, Error> {
         let (nodes, reference) = (Vec::new(), reference.to_owned());
-        self.send_prune(v1::PruneImagesRequest { nodes, unused_for_ms: 0, reference }).await
+        // A manager or node that does not know the reference removes nothing then.
+        self.send_prune(v1::PruneImagesRequest { nodes, unused_for_ms: u64::MAX, reference }).await
     }
 
     async fn send_prune(&self, message: v1::PruneImagesRequest) -> Result<Vec<v1::NodeImages>, Error> {

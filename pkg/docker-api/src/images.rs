@@ -20,6 +20,8 @@ use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError, ok, time};
 
 const FILTERS: [&str; 2] = ["dangling", "reference"];
+/// The least number of digits of an id.
+const MIN_ID: usize = 12;
 
 /// An image of some nodes.
 struct ClusterImage {
@@ -107,7 +109,7 @@ impl ClusterImage {
         let is_digest = |text: &str| self.image.digest.starts_with(text);
         tags.iter().any(|tag| *tag == wanted || *tag == format!("{wanted}:latest"))
             || digests.iter().any(|digest| digest == wanted)
-            || (wanted.len() >= 12 && (is_digest(wanted) || is_digest(&format!("sha256:{wanted}"))))
+            || (wanted.len() >= MIN_ID && (is_digest(wanted) || is_digest(&format!("sha256:{wanted}"))))
     }
 }
 
@@ -284,50 +286,90 @@ pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
 }
 
 /// `DELETE /images/NAME`: removes a name, or an image by its id with all its names, from all nodes that are READY.
-pub async fn remove(client: &Client, name: &str) -> Answer {
-    let missing = || DockerError::not_found(format!("No such image: {name}"));
-    let images = read(client).await?;
-    let image = images.into_values().find(|image| image.is_named(name)).ok_or_else(missing)?;
-    if image.tasks > 0 {
-        let message = format!("conflict: image {name} is used by {} tasks", image.tasks);
+pub async fn remove(client: &Client, name: &str, request: &DockerRequest) -> Answer {
+    let images: Vec<ClusterImage> = read(client).await?.into_values().collect();
+    let names = names_to_remove(&images, name, request.flag("force"))?;
+    let is_named = |image: &ClusterImage| image.names.iter().any(|name| names.contains(name));
+    if let Some(used) = images.iter().find(|image| image.tasks > 0 && is_named(image)) {
+        let message = format!("conflict: image {name} is used by {} tasks", used.tasks);
         return Err(DockerError::new(StatusCode::CONFLICT, message));
     }
-    let wanted = familiar(name);
-    let is_meant = |known: &&String| {
-        let known = familiar(known);
-        known == wanted || *known == format!("{wanted}:latest")
-    };
-    let named: Vec<&String> = image.names.iter().filter(is_meant).collect();
-    let names = if named.is_empty() { image.names.iter().collect() } else { named };
-    let mut removed = Vec::new();
+    let mut failures = Vec::new();
+    let mut removed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for name in &names {
-        let nodes = client.images().remove(name).await?;
-        if let Some(failed) = nodes.iter().find(|node| !node.error.is_empty()) {
-            let message = format!("node {}: {}", failed.node, failed.error);
-            return Err(DockerError::new(StatusCode::CONFLICT, message));
+        for node in client.images().remove(name).await? {
+            if !node.error.is_empty() {
+                failures.push(format!("node {}: {}", node.node, node.error));
+            }
+            for image in node.images {
+                removed.entry(image.digest).or_default().insert(image.reference);
+            }
         }
-        removed.push(json!({"Untagged": familiar(name)}));
     }
-    if names.len() == image.names.len() {
-        removed.push(json!({"Deleted": image.image.digest}));
+    if !failures.is_empty() {
+        return Err(DockerError::new(StatusCode::CONFLICT, failures.join("; ")));
     }
-    ok(&Value::from(removed))
+    let untagged: BTreeSet<&String> = removed.values().flatten().collect();
+    let untagged = untagged.into_iter().map(|name| json!({"Untagged": familiar(name)}));
+    let is_gone = |image: &&ClusterImage| {
+        removed
+            .get(&image.image.digest)
+            .is_some_and(|gone| image.names.iter().all(|name| gone.contains(name)))
+    };
+    let deleted = images.iter().filter(is_gone).map(|image| json!({"Deleted": image.image.digest}));
+    ok(&untagged.chain(deleted).collect())
 }
 
-/// `GET /distribution/NAME/json`: what the name stands for in its registry, asked by a node.
+/// The names that a name, or the id of one image, means. `force`: also those of several repositories.
+fn names_to_remove(
+    images: &[ClusterImage],
+    wanted: &str,
+    force: bool,
+) -> Result<BTreeSet<String>, DockerError> {
+    let missing = || DockerError::not_found(format!("No such image: {wanted}"));
+    let name = familiar(wanted);
+    let is_meant = |known: &&String| {
+        let known = familiar(known);
+        known == name || *known == format!("{name}:latest")
+    };
+    let named: BTreeSet<String> =
+        images.iter().flat_map(|image| image.names.iter().filter(is_meant).cloned()).collect();
+    if !named.is_empty() {
+        return Ok(named);
+    }
+    let digits = name.strip_prefix("sha256:").unwrap_or(name);
+    if digits.len() < MIN_ID || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(missing());
+    }
+    let has_id = |image: &&ClusterImage| {
+        image.image.digest.strip_prefix("sha256:").is_some_and(|digest| digest.starts_with(digits))
+    };
+    let found: Vec<&ClusterImage> = images.iter().filter(has_id).collect();
+    let [image] = found.as_slice() else {
+        return Err(match found.is_empty() {
+            true => missing(),
+            false => {
+                DockerError::invalid(format!("{wanted} is ambiguous: {} images have such ids", found.len()))
+            }
+        });
+    };
+    let repository = |name: &String| split_tag(name.split('@').next().unwrap_or(name)).0.to_owned();
+    let repositories: BTreeSet<String> = image.names.iter().map(repository).collect();
+    if repositories.len() > 1 && !force {
+        let message =
+            format!("conflict: image {wanted} has names in several repositories: use force, or a name");
+        return Err(DockerError::new(StatusCode::CONFLICT, message));
+    }
+    Ok(image.names.iter().cloned().collect())
+}
+
+/// `GET /distribution/NAME/json`: what the name stands for in its registry, asked by a node. Clients would make the
+/// platforms of the image a constraint of the service; here each node pulls the image for its own platform.
 pub async fn resolve(client: &Client, name: &str) -> Answer {
-    let v1::ResolvedImage { reference: _, digest, media_type, size_bytes, platforms } =
+    let v1::ResolvedImage { reference: _, digest, media_type, size_bytes } =
         client.images().resolve(name).await?;
-    let platforms = platforms.into_iter().map(|v1::ImagePlatform { os, architecture, variant }| {
-        let mut shown = json!({"architecture": architecture, "os": os});
-        if !variant.is_empty() {
-            shown["variant"] = json!(variant);
-        }
-        shown
-    });
-    let platforms: Vec<Value> = platforms.collect();
     let descriptor = json!({"mediaType": media_type, "digest": digest, "size": size_bytes});
-    ok(&json!({"Descriptor": descriptor, "Platforms": platforms}))
+    ok(&json!({"Descriptor": descriptor, "Platforms": []}))
 }
 
 /// Progress as lines of JSON.
@@ -352,6 +394,34 @@ mod tests {
         let names = names.iter().map(|&name| name.to_owned()).collect();
         let digest = format!("sha256:{}", "ab".repeat(32));
         ClusterImage { names, image: v1::ImageInfo { digest, ..Default::default() }, tasks: 0 }
+    }
+
+    #[test]
+    fn names_and_ids_of_one_image_are_removed() {
+        let of = |names: &[&str], digit: &str| {
+            let mut one = image(names);
+            one.image.digest = format!("sha256:{}", digit.repeat(64));
+            one
+        };
+        let images = [
+            of(&["docker.io/library/nginx:1.27", "docker.io/library/nginx:latest"], "a"),
+            of(&["docker.io/library/nginx:1.27", "docker.io/team/app:2"], "b"),
+        ];
+        let names = |wanted: &str, force| {
+            names_to_remove(&images, wanted, force).map(|names| names.into_iter().collect::<Vec<_>>())
+        };
+        assert_eq!(names("nginx", false).unwrap(), ["docker.io/library/nginx:latest"]);
+        assert_eq!(names("nginx:1.27", false).unwrap(), ["docker.io/library/nginx:1.27"]);
+        assert_eq!(names("aaaaaaaaaaaa", false).unwrap().len(), 2);
+        let id = format!("sha256:{}", "b".repeat(64));
+        let status = |wanted: &str| names(wanted, false).unwrap_err().status;
+        assert_eq!(
+            (status(&id), status("sha256:bbbbb"), status("other")),
+            (StatusCode::CONFLICT, StatusCode::NOT_FOUND, StatusCode::NOT_FOUND,)
+        );
+        assert_eq!(names(&id, true).unwrap().len(), 2);
+        let same = [of(&["docker.io/library/a:1"], "c"), of(&["docker.io/library/b:1"], "c")];
+        assert_eq!(names_to_remove(&same, "cccccccccccc", true).unwrap_err().status, StatusCode::BAD_REQUEST);
     }
 
     #[test]

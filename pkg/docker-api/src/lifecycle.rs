@@ -10,7 +10,8 @@ use hyper::StatusCode;
 use rand::RngExt;
 use serde_json::json;
 use tokio::time::timeout;
-use warren_client::Client;
+use tonic::Code;
+use warren_client::{Client, Error};
 use warren_proto::v1;
 use warren_types::{ServiceId, Signal};
 
@@ -139,9 +140,24 @@ pub async fn stop(client: &Client, reference: &str, request: &DockerRequest) -> 
     if !container.is_desired() && container.task().is_none_or(is_ended) {
         return empty(StatusCode::NOT_MODIFIED);
     }
-    client.services().scale(&container.service.id, 0, None).await?;
-    until(client, &container, |now| now.task().is_none_or(is_ended).then_some(())).await?;
+    stop_for_good(client, &container).await?;
     empty(StatusCode::NO_CONTENT)
+}
+
+/// Takes the task away, and returns when it has ended. A container that is removed at its end may be gone then.
+async fn stop_for_good(client: &Client, container: &OneOffContainer) -> Result<(), DockerError> {
+    let stopped = async {
+        client.services().scale(&container.service.id, 0, None).await?;
+        until(client, container, |now| now.task().is_none_or(is_ended).then_some(())).await
+    };
+    match stopped.await {
+        Err(error) if error.status == StatusCode::NOT_FOUND => Ok(()),
+        Err(error) if find(client, &container.service.id).await?.is_none_or(|now| now.service.removing) => {
+            tracing::debug!(why = error.message, "a container is removed while it stops");
+            Ok(())
+        }
+        stopped => stopped,
+    }
 }
 
 /// `POST /containers/ID/kill`: a signal for its first process. A container of its own that is killed is not started
@@ -158,8 +174,7 @@ pub async fn kill(client: &Client, reference: &str, request: &DockerRequest) -> 
     if signal == Signal::KILL
         && let Some(container) = find(client, &task.service_id).await?
     {
-        client.services().scale(&task.service_id, 0, None).await?;
-        until(client, &container, |now| now.task().is_none_or(is_ended).then_some(())).await?;
+        stop_for_good(client, &container).await?;
     }
     empty(StatusCode::NO_CONTENT)
 }
@@ -168,14 +183,25 @@ pub async fn kill(client: &Client, reference: &str, request: &DockerRequest) -> 
 pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
     request.filters(&[])?;
     let mut deleted = Vec::new();
-    for task in containers::with_ended(client).await? {
-        if one_off::is_one_off(&task) && task.state() != v1::TaskState::Running {
-            // It may have been started meanwhile.
-            let Some(container) = find(client, &task.service_id).await? else { continue };
-            if container.task().is_none_or(is_ended) {
-                client.services().remove(&container.service.id, None, false).await?;
-                deleted.push(id_of_service(&container.service.id));
-            }
+    let tasks = containers::with_ended(client).await?;
+    for task in tasks.iter().filter(|task| one_off::is_one_off(task)) {
+        let Some(container) = find(client, &task.service_id).await? else { continue };
+        // One that was started may have no task yet, or wait for its restart.
+        let restarts = |task: &v1::Task| {
+            let policy = task.spec.as_ref().and_then(|spec| spec.restart.as_ref());
+            policy.is_none_or(|policy| policy.condition() != v1::RestartCondition::None)
+        };
+        let is_over = container.task().is_some_and(|task| is_ended(task) && !restarts(task));
+        let is_stopped = !container.is_desired() && container.task().is_none_or(is_ended);
+        if container.service.removing || !(is_stopped || is_over) {
+            continue;
+        }
+        match client.services().remove(&container.service.id, Some(container.service.version), false).await {
+            Ok(_) => deleted.push(id_of_service(&container.service.id)),
+            // It was started or removed meanwhile.
+            Err(Error::Refused { problem }) if matches!(problem.code, Code::NotFound | Code::Aborted) => {}
+            Err(error) if deleted.is_empty() => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, "a container was not removed"),
         }
     }
     ok(&json!({"ContainersDeleted": deleted, "SpaceReclaimed": 0}))
@@ -221,7 +247,8 @@ async fn exit_code_at(
     let code = match ended.await {
         // It is removed when it has ended.
         Err(error) if error.status == StatusCode::NOT_FOUND => {
-            exit_codes.get(&container.service.id).ok_or(error)?
+            let kept = exit_codes.get(&container.service.id);
+            kept.or_else(|| container.task().filter(|task| is_ended(task)).map(exit_code)).ok_or(error)?
         }
         code => code?,
     };
@@ -275,6 +302,11 @@ pub async fn restart(
     }
     let task = containers::find(client, reference).await?;
     if one_off::is_one_off(&task) {
+        if get(client, reference).await?.is_removed_at_end() {
+            let message =
+                format!("container {reference} is removed when it ends (--rm), and cannot be restarted");
+            return Err(DockerError::new(StatusCode::CONFLICT, message));
+        }
         stop(client, reference, request).await?;
         return start(client, exit_codes, reference).await;
     }

@@ -1,5 +1,6 @@
 //! `GET /containers/ID/top`: the processes of a container, as `ps -ef` shows them.
 
+use hyper::StatusCode;
 use serde_json::json;
 use warren_client::Client;
 use warren_proto::v1;
@@ -19,6 +20,10 @@ pub async fn list(client: &Client, reference: &str, request: &DockerRequest) -> 
         return Err(DockerError::unsupported(&message));
     }
     let task = containers::find(client, reference).await?;
+    if !containers::is_running(&task) {
+        let message = format!("container {reference} is not running");
+        return Err(DockerError::new(StatusCode::CONFLICT, message));
+    }
     let processes = client.tasks().processes(&task.id).await?;
     let now = now_ms();
     let rows: Vec<[String; 8]> = processes.into_iter().map(|process| row(process, now)).collect();
@@ -33,7 +38,7 @@ fn row(process: v1::ContainerProcess, now: u64) -> [String; 8] {
     let cpu_time = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
     // Hour and minute.
     let start = time(started_at).get(11..16).unwrap_or_default().to_owned();
-    let percent = (cpu_ms * 100 / lived).to_string();
+    let percent = (cpu_ms.saturating_mul(100) / lived).to_string();
     let [pid, parent_pid, uid] = [pid, parent_pid, uid].map(|number| number.to_string());
     [uid, pid, parent_pid, percent, start, "?".to_owned(), cpu_time, command]
 }

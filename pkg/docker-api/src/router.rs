@@ -27,8 +27,8 @@ const UNSUPPORTED: [(&str, &str); 12] = [
     ("configs", "there is no such operation on configs"),
     (
         "containers",
-        "there is no such operation on containers: a container keeps its name and limits, and is not paused or exported; \
-         use `docker run|start|stop|kill|rm|top`, `docker service create|update|scale|rm`, exec, cp or logs",
+        "there is no such operation on containers: a container keeps its name and limits, and is not paused or \
+         exported; use `docker run|start|stop|kill|rm|top`, `docker service create|update|scale|rm`, exec, cp or logs",
     ),
     ("exec", "there is no such operation on programs"),
     ("grpc", "Warren builds no images: build elsewhere and push to a registry"),
@@ -118,7 +118,7 @@ pub async fn answer(client: &Client, memory: &ServerMemory, request: &DockerRequ
         ("POST", ["images", "create"]) => images::pull(client, request).await,
         ("POST", ["images", "load"]) => images::load(client, request).await,
         ("POST", ["images", "prune"]) => images::prune(client, request).await,
-        ("DELETE", ["images", name @ ..]) => images::remove(client, &name.join("/")).await,
+        ("DELETE", ["images", name @ ..]) => images::remove(client, &name.join("/"), request).await,
         ("GET", ["distribution", name @ .., "json"]) => images::resolve(client, &name.join("/")).await,
 
         // `docker inspect` looks for a name among objects of all kinds.

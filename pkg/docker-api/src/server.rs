@@ -86,7 +86,8 @@ impl DockerListeners {
     }
 
     /// Serves until it is dropped, which ends all connections. Requests become calls on connections within this
-    /// process, which are sent to `connections`: each has the peer of the request. An address is served with `tls` only.
+    /// process, which are sent to `connections`: each has the peer of the request. An address is served with `tls`
+    /// only.
     pub async fn serve(self, tls: Option<Arc<ServerConfig>>, connections: mpsc::Sender<PeerConnection>) {
         let server = Arc::new(DockerServer {
             memory: ServerMemory::default(),

@@ -64,10 +64,8 @@ impl Descriptor {
     }
 }
 
-/// A platform, in the words of Go: `amd64`, `linux`, `v8`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // The fields are those of the OCI image index.
-pub struct Platform {
+pub(crate) struct Platform {
     pub architecture: String,
     pub os: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -30,7 +30,7 @@ mod unpack;
 
 pub use connection::{CallError, ContainerdConnection, with_deadline};
 pub use digest::Digest;
-pub use document::{Platform, RunConfig};
+pub use document::RunConfig;
 pub use error::Error;
 pub use images::{
     BlobSource, ImageInfo, ImagePart, ImagePullProgress, ImageStore, ImportOptions, ImportedName,

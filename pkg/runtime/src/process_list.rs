@@ -1,13 +1,18 @@
 //! The processes of a container, from `/proc` of the node: see proc(5).
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// `/proc` counts in 1/100 seconds on every architecture.
 const TICKS_PER_SECOND: u64 = 100;
 const PAGE_BYTES: u64 = 4096;
+/// Processes in a list; those with higher ids are left out.
+const MAX_PROCESSES: usize = 1000;
+/// A container may give a process megabytes of arguments.
+const MAX_COMMAND_BYTES: u64 = 1024;
 
 /// A process of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +37,10 @@ pub struct ContainerProcess {
 pub(crate) fn read(pids: &BTreeSet<u32>, proc: &Path) -> Vec<ContainerProcess> {
     let boot = fs::read_to_string(proc.join("stat")).ok().and_then(|text| boot_time(&text));
     let boot = boot.unwrap_or(UNIX_EPOCH);
-    pids.iter().filter_map(|pid| process(*pid, &proc.join(pid.to_string()), boot)).collect()
+    pids.iter()
+        .take(MAX_PROCESSES)
+        .filter_map(|pid| process(*pid, &proc.join(pid.to_string()), boot))
+        .collect()
 }
 
 fn boot_time(stat: &str) -> Option<SystemTime> {
@@ -50,7 +58,9 @@ fn process(pid: u32, dir: &Path, boot: SystemTime) -> Option<ContainerProcess> {
     let ticks = |count: u64| Duration::from_millis(count.saturating_mul(1000 / TICKS_PER_SECOND));
     let status = fs::read_to_string(dir.join("status")).ok()?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let arguments = fs::read(dir.join("cmdline")).unwrap_or_default();
+    let mut arguments = Vec::new();
+    let file = File::open(dir.join("cmdline")).ok()?;
+    file.take(MAX_COMMAND_BYTES).read_to_end(&mut arguments).ok()?;
     let arguments = String::from_utf8_lossy(&arguments);
     let command = arguments.trim_end_matches('\0').replace('\0', " ");
     Some(ContainerProcess {

@@ -32,7 +32,7 @@ pub const MAX_PIDS_LIMIT: u32 = 4 << 20;
 /// Default time between the withdrawal of a task's endpoints and the stop signal.
 pub const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(2);
 /// How long a task that stops waits for the acknowledgement that no other node sends it new clients.
-pub const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(2);
+pub const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default grace between the stop signal and SIGKILL.
 pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest grace and drain delay: a longer one would delay drains and updates too much.

@@ -97,17 +97,11 @@ fn process() -> v1::ContainerProcess {
 
 /// What the registry says of every image but one.
 fn resolved() -> v1::ResolvedImage {
-    let platform = |architecture: &str| v1::ImagePlatform {
-        os: "linux".to_owned(),
-        architecture: architecture.to_owned(),
-        variant: String::new(),
-    };
     v1::ResolvedImage {
         reference: image().reference,
         digest: DIGEST.into(),
         media_type: "application/vnd.oci.image.index.v1+json".to_owned(),
         size_bytes: 1234,
-        platforms: vec![platform("amd64"), platform("arm64")],
     }
 }
 

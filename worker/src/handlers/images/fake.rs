@@ -160,7 +160,6 @@ impl ImageSource for FakeImages {
                 digest: digest.clone(),
                 media_type: "application/vnd.oci.image.manifest.v1+json".to_owned(),
                 size: SIZE,
-                platforms: Vec::new(),
             }),
             Some(RegistryAnswer::Error(error)) => Err(error.clone()),
             _ => Err(Error::Transfer { reason: format!("the registry has no {reference}") }),

@@ -8,6 +8,7 @@
 mod connection;
 mod files;
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Buf, BytesMut};
@@ -144,7 +145,10 @@ async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<Star
             }
         }
         Some(Work::ListProcesses(v1::ListProcesses {})) => {
-            let processes = runtime.processes(&id);
+            let (runtime, id) = (Arc::clone(runtime), id.clone());
+            // A process may hold the lock that its arguments are read under.
+            let listed = tokio::task::spawn_blocking(move || runtime.processes(&id)).await;
+            let processes = listed.map_err(|error| failure(Reason::Unspecified, "", error))?;
             if processes.is_empty() {
                 return Err(not_running(&task, reporter));
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use warren_image::{Digest, FilesystemUsage, ListedImage, Platform, PrunePolicy, Reference, ResolvedName};
+use warren_image::{Digest, FilesystemUsage, ListedImage, PrunePolicy, Reference, ResolvedName};
 use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
 
@@ -104,21 +104,16 @@ pub(super) async fn resolve(
     };
     let need = FetchPurpose::StreamCredential(stream_id.to_owned());
     let login = RegistryLogin::resolve(secret_fetcher, need, &reference).await;
-    let ResolvedName { digest, media_type, size, platforms } =
+    let ResolvedName { digest, media_type, size } =
         match image_gc.source.resolve(&reference, login.credentials()).await {
             Ok(resolved) => resolved,
             Err(error) => return Ok(Err(login.classify_error(error).to_string())),
         };
-    let platform = |Platform { architecture, os, variant }| {
-        let variant = variant.unwrap_or_default();
-        v1::ImagePlatform { os, architecture, variant }
-    };
     let resolved = v1::ResolvedImage {
         reference: reference.to_string(),
         digest: digest.to_string(),
         media_type,
         size_bytes: size,
-        platforms: platforms.into_iter().map(platform).collect(),
     };
     out.send(Frame::Resolved(resolved)).await?;
     Ok(Ok(()))

@@ -3,7 +3,7 @@
 use super::progress::ProgressSender;
 use super::{PulledImage, resolve, retry};
 use crate::digest::Digest;
-use crate::document::{Descriptor, Platform};
+use crate::document::Descriptor;
 use crate::error::Error;
 use crate::images::ImageStore;
 use crate::reference::Reference;
@@ -18,8 +18,6 @@ pub struct ResolvedName {
     pub media_type: String,
     /// Bytes of the index or manifest.
     pub size: u64,
-    /// The platforms of the index; empty for an image for one platform.
-    pub platforms: Vec<Platform>,
 }
 
 impl ImageStore {
@@ -37,10 +35,9 @@ impl ImageStore {
             let repository = self.clients.repository(reference, credentials).await?;
             let (reporter, _progress) = ProgressSender::new();
             let selector = ManifestSelector::from_reference(reference);
-            let (found, bytes) = resolve::manifest(&repository, selector, &reporter).await?;
-            let platforms = if found.is_index() { resolve::platforms(&found, &bytes)? } else { Vec::new() };
+            let (found, _) = resolve::manifest(&repository, selector, &reporter).await?;
             let Descriptor { media_type, digest, size, .. } = found;
-            Ok(ResolvedName { digest, media_type, size, platforms })
+            Ok(ResolvedName { digest, media_type, size })
         };
         let late = |_| Err(Error::TooSlow { what: reference.to_string(), limit });
         tokio::time::timeout(limit, ask).await.unwrap_or_else(late)

@@ -7,7 +7,7 @@ use super::retry;
 use crate::digest::Digest;
 use crate::document::{
     DOCKER_LIST, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MAX_DOCUMENT, OCI_INDEX,
-    OCI_MANIFEST, Platform,
+    OCI_MANIFEST,
 };
 use crate::error::Error;
 use crate::image_parts::ImageParts;
@@ -55,13 +55,6 @@ pub(super) async fn resolve(
     }
     let parts = parts(store, repository, manifest, reporter).await?;
     Ok(ResolvedImage { index: Some((descriptor, bytes)), parts })
-}
-
-/// The platforms of an index. Other things in it, such as signatures, have none that is known.
-pub(super) fn platforms(index: &Descriptor, bytes: &[u8]) -> Result<Vec<Platform>, Error> {
-    let parsed: ImageIndex = parse(index.digest.as_str(), bytes)?;
-    let platforms = parsed.manifests.into_iter().filter_map(|manifest| manifest.platform);
-    Ok(platforms.filter(|platform| platform.os != "unknown").collect())
 }
 
 /// Fetches a manifest or an index and returns which it is.

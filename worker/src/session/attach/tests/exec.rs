@@ -98,9 +98,15 @@ async fn processes_are_listed_and_signals_reach_the_first_one() {
     assert_eq!(run(1, Work::Signal(9)).await, [STARTED, Frame::ExitCode(0)]);
     let status = node.fake_runtime.inspect(&container_id(&task_id(1))).await.unwrap().unwrap();
     assert!(matches!(status.process, warren_runtime::ProcessState::Stopped(_)), "{status:?}");
-    for work in [list, Work::Signal(99)] {
-        let refused = run(2, work).await;
-        assert!(matches!(&refused[..], [Frame::ExecFailure(_)]), "{refused:?}");
+    use v1::ExecFailureReason as Reason;
+    for (number, work, expected) in [
+        (2, list, Reason::NotRunning),
+        (2, Work::Signal(9), Reason::NotRunning),
+        (1, Work::Signal(99), Reason::Invalid),
+    ] {
+        let refused = run(number, work).await;
+        let [Frame::ExecFailure(failure)] = &refused[..] else { panic!("{refused:?}") };
+        assert_eq!(failure.reason(), expected, "{failure:?}");
     }
 }
 

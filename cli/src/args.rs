@@ -29,6 +29,7 @@ mod task;
 mod token;
 pub mod unsupported;
 pub mod update_policy;
+mod upgrade;
 mod user;
 pub mod value;
 mod volume;
@@ -61,6 +62,7 @@ pub use stack::{ComposeFileArgs, StackCommand, StackConfigArgs, StackDeployArgs,
 pub use system::{SystemCheckArgs, SystemCommand, SystemInstallArgs, SystemUninstallArgs};
 pub use task::TaskCommand;
 pub use token::{TokenCommand, TokenCreateArgs};
+pub use upgrade::UpgradeArgs;
 pub use user::{LoginArgs, LoginTokenArgs, UserCommand, UserCreateArgs};
 pub use volume::{VolumeCommand, VolumeCreateArgs};
 
@@ -75,6 +77,13 @@ const TOP_NOTES: &str = "\
 Keys: c, m, n and s sort the tasks by CPU, memory, name and state, and the same key again the other way round; / \
 filters them by name, node or state; the arrow keys choose a task, Enter shows its log, Esc closes it; q ends. Nodes \
 measure usage every five seconds. RESERVED is what services reserve of a node.";
+
+const UPGRADE_NOTES: &str = "\
+Followers come first, then the leader, then workers. Each machine checks the program, puts it in place of its own and \
+restarts its node with it; containers keep running. The next machine follows when the node is READY with the new \
+program and its manager has caught up, within --timeout. The command stops at the first failure and says where it \
+stands. Given again, it continues: machines that run this program already are left out. The earlier program stays \
+beside the new one, with .old at the end of its name.";
 
 const IMPORT_SWARM_NOTES: &str = "\
 It changes nothing, and needs no cluster of Warren: `warren import-swarm > swarm.yaml`, then `warren diff -f \
@@ -210,6 +219,9 @@ pub enum CliCommand {
     /// Manage the clusters that this CLI knows
     #[command(subcommand)]
     Context(ContextCommand),
+    /// Replace the program of the nodes, one machine after the other
+    #[command(after_help = UPGRADE_NOTES)]
+    Upgrade(UpgradeArgs),
     /// Print what changed: the events of objects
     Events(EventsArgs),
     /// Show nodes and tasks with their usage, live, and the log of a task

@@ -29,6 +29,7 @@ mod system;
 mod task;
 mod token;
 mod top;
+mod upgrade;
 mod user;
 mod version;
 mod volume;
@@ -72,6 +73,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Image(command) => image::run(&global, command).await.map(success),
         CliCommand::Cluster(command) => cluster::run(&global, command).await.map(success),
         CliCommand::System(command) => system::run(&global, command).await,
+        CliCommand::Upgrade(args) => upgrade::run(&global, &args).await.map(success),
         CliCommand::Context(command) => context::run(&global, command).map(success),
         CliCommand::Events(args) => events::run(&global, args).await.map(success),
         CliCommand::Inspect { object } => inspect::run(&global, object).await,

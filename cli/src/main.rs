@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use args::{Cli, CliCommand, docker, suggestion, unsupported};
+use warren_daemon::restart::restart_if_requested;
 use warren_daemon::{CommandError, ExitKind, allocator, disable_core_dumps, logging};
 
 fn main() -> ExitCode {
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     };
     let default = if runs_node_process(&cli) { "info" } else { "warn" };
     logging::init(cli.global.log_level.as_deref().unwrap_or(default), colours);
-    match run(cli) {
+    match run(cli).and_then(|code| restart_if_requested().map(|()| code)) {
         Ok(code) => code,
         Err(failure) => failure.print(colours),
     }

@@ -54,6 +54,9 @@ pub const INCARNATION: &str = "warren-incarnation";
 /// Reason for the end of a node's session when the node has opened a newer one.
 pub const SESSION_SUPERSEDED: &str = "SESSION_SUPERSEDED";
 
+/// Reason for clients if a node did not accept a new program and runs the earlier one.
+pub const NODE_NOT_UPGRADED: &str = "NODE_NOT_UPGRADED";
+
 /// Reason for clients if the command to run in a container does not exist.
 pub const COMMAND_NOT_FOUND: &str = "COMMAND_NOT_FOUND";
 

@@ -55,6 +55,9 @@ pub struct NodeView {
     kernel: String,
     runtime: String,
     warren_version: String,
+    /// Digest of the program that it runs; absent without a report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program_digest: Option<String>,
     /// Size of the file system that holds images and containers.
     disk: String,
     resources: Resources,
@@ -122,6 +125,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         reason,
         taints,
         verification,
+        program_digest,
     } = wire;
     let conditions = conditions.into_iter().map(|kind| node_condition(kind).map(|kind| kind.as_str()));
     let description = description.ok_or_else(|| Violation::new("description", "is missing"))?;
@@ -164,6 +168,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         kernel,
         runtime,
         warren_version,
+        program_digest: non_empty(program_digest),
         disk: disk.to_string(),
         resources,
         reserved,
@@ -361,6 +366,7 @@ mod tests {
             reason: String::new(),
             taints: vec!["gpu=a:NoSchedule".into(), "old:NoExecute".into()],
             verification: None,
+            program_digest: format!("sha256:{}", "0123".repeat(16)),
         }
     }
 
@@ -456,6 +462,7 @@ mod tests {
         kernel: "6.18.0"
         runtime: containerd 1.6.20
         warrenVersion: "0.1.0"
+        programDigest: sha256:0123012301230123012301230123012301230123012301230123012301230123
         disk: 40GiB
         resources:
           cpu: "2"

@@ -24,5 +24,6 @@ mod swarm_spellings;
 mod system;
 mod tokens;
 mod updates;
+mod upgrade;
 mod user;
 mod volumes;

@@ -36,7 +36,7 @@ impl fmt::Display for RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 80] = [
+pub const METHODS: [(&str, RequiredRole); 81] = [
     ("/warren.v1.Services/Create", RequiredRole::Operator),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -57,6 +57,7 @@ pub const METHODS: [(&str, RequiredRole); 80] = [
     ("/warren.v1.Nodes/Update", RequiredRole::Admin),
     ("/warren.v1.Nodes/Remove", RequiredRole::Admin),
     ("/warren.v1.Nodes/Verify", RequiredRole::Admin),
+    ("/warren.v1.Nodes/Upgrade", RequiredRole::Admin),
     ("/warren.v1.Tokens/Create", RequiredRole::Admin),
     ("/warren.v1.Tokens/List", RequiredRole::Admin),
     ("/warren.v1.Tokens/Remove", RequiredRole::Admin),

@@ -27,18 +27,19 @@ struct RemoteNodeReport {
     usage: Option<v1::NodeUsage>,
     telemetry: BTreeMap<TaskId, TaskTelemetry>,
     progress: BTreeMap<TaskId, TaskReport>,
+    program_digest: String,
 }
 
 impl RemoteNodeReport {
     /// Reports that cannot be parsed are left out.
     fn from_wire(node: v1::NodeReport) -> Self {
-        let v1::NodeReport { node_id: _, usage, background_tasks: _, tasks, progress, images: _ } = node;
+        let v1::NodeReport { usage, tasks, progress, program_digest, .. } = node;
         let telemetry = tasks.into_iter().filter_map(|v1::TaskStats { task_id, usage, checks }| {
             Some((task_id.parse().ok()?, TaskTelemetry { usage, checks }))
         });
         let reports = progress.into_iter().filter_map(|report| TaskReport::try_from(report).ok());
         let progress = reports.map(|report| (report.task, report)).collect();
-        Self { usage, telemetry: telemetry.collect(), progress }
+        Self { usage, telemetry: telemetry.collect(), progress, program_digest }
     }
 }
 
@@ -100,6 +101,12 @@ impl Api {
         self.registry.usage(node).or_else(|| remote.0.get(&node)?.usage.clone())
     }
 
+    /// Digest of the program that the node runs; empty if it is unknown.
+    pub(super) fn program_digest(&self, remote: &RemoteNodeReports, node: NodeId) -> String {
+        let from_remote = || remote.0.get(&node).map(|report| report.program_digest.clone());
+        self.registry.program_digest(node).or_else(from_remote).unwrap_or_default()
+    }
+
     /// Resource usage and health checks of a task on the node.
     pub(super) fn task_telemetry(
         &self,
@@ -146,6 +153,7 @@ mod tests {
             tasks: vec![vitals("!".into()), vitals(task.to_string())],
             progress: vec![report("!".into()), report(task.to_string())],
             images: Vec::new(),
+            program_digest: "sha256:1".into(),
         };
         let id = NodeId(Id(7));
         let nodes = vec![node("!".into()), node(id.to_string())];
@@ -155,7 +163,7 @@ mod tests {
         }]);
         assert_eq!(heard.keys().collect::<Vec<_>>(), [&id]);
         let reported = &heard[&id];
-        assert!(reported.usage.is_some());
+        assert!(reported.usage.is_some() && reported.program_digest == "sha256:1");
         assert_eq!(reported.telemetry.keys().collect::<Vec<_>>(), [&task]);
         assert_eq!(reported.progress.keys().collect::<Vec<_>>(), [&task]);
     }

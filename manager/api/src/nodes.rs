@@ -1,9 +1,11 @@
-//! Nodes: get, list, update, verify, remove.
+//! Nodes: get, list, update, verify, upgrade, remove.
+
+mod upgrade;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 use warren_core::state::ObjectKind;
 use warren_core::{Command, State};
 use warren_proto::convert::{availability, read_field};
@@ -179,6 +181,13 @@ impl nodes_server::Nodes for Api {
         let none = RemoteNodeReports::default();
         let nodes = nodes.map(|node| self.show_node(&published.state, node, &none)).collect();
         Ok(Response::new(v1::VerifyNodesResponse { nodes }))
+    }
+
+    async fn upgrade(
+        &self,
+        request: Request<Streaming<v1::UpgradeNodeRequest>>,
+    ) -> Result<Response<v1::UpgradeNodeResponse>, Status> {
+        self.upgrade_program(request).await.map(Response::new)
     }
 
     async fn remove(&self, request: Request<v1::RemoveNodeRequest>) -> Result<Response<v1::Node>, Status> {

@@ -127,6 +127,7 @@ impl Api {
             reason: unreachable_managers_hint(state, node, self.member_id),
             taints: node.taints.iter().map(ToString::to_string).collect(),
             verification: node.verification.as_deref().map(Into::into),
+            program_digest: self.program_digest(reports, node.id),
         }
     }
 }

@@ -135,7 +135,7 @@ impl Api {
             StateChange::Node(id) => match state.node(&id) {
                 Some(node) => {
                     let shown = self.show_node(state, node, &RemoteNodeReports::default());
-                    Shown::Node(v1::Node { usage: None, ..shown })
+                    Shown::Node(v1::Node { usage: None, program_digest: String::new(), ..shown })
                 }
                 None => Shown::RemovedNode(id.to_string()),
             },

@@ -85,6 +85,8 @@ struct SessionEntry {
     network_index: u64,
     /// Images that it reported last.
     images: Vec<v1::HeldImage>,
+    /// Digest of its program that it reported last; empty before that.
+    program_digest: String,
 }
 
 /// The contents of a heartbeat, limited in size.
@@ -132,6 +134,7 @@ impl SessionRegistry {
             task_telemetry: NodeTelemetry::default(),
             network_index: 0,
             images: Vec::new(),
+            program_digest: String::new(),
         };
         let mut sessions = self.lock();
         if sessions.get(&node).is_some_and(|known| known.number > number) {
@@ -228,6 +231,12 @@ impl SessionRegistry {
         self.lock().get(&node).and_then(|entry| entry.usage.clone())
     }
 
+    /// The digest of the program that a connected node runs, if it has reported it.
+    pub fn program_digest(&self, node: NodeId) -> Option<String> {
+        let digest = self.lock().get(&node).map(|entry| entry.program_digest.clone());
+        digest.filter(|digest| !digest.is_empty())
+    }
+
     /// The background tasks of every connected agent in its last heartbeat.
     pub fn background_tasks(&self) -> Vec<(NodeId, Vec<v1::BackgroundTask>)> {
         self.lock().iter().map(|(node, entry)| (*node, entry.background_tasks.clone())).collect()
@@ -280,6 +289,7 @@ impl SessionEntry {
             progress: self.progress.values().map(Into::into).collect(),
             // Images are a separate query.
             images: Vec::new(),
+            program_digest: self.program_digest.clone(),
         }
     }
 }
@@ -317,9 +327,9 @@ impl RegisteredSession {
         }
     }
 
-    /// Records the images that the node has.
-    pub fn record_images(&self, images: Vec<v1::HeldImage>) {
-        self.update(|entry| entry.images = images);
+    /// Records the images that the node has, and the digest of its program.
+    pub fn record_inventory(&self, images: Vec<v1::HeldImage>, program_digest: String) {
+        self.update(|entry| (entry.images, entry.program_digest) = (images, program_digest));
     }
 
     /// Records a report that need not be replicated, unless a newer one is recorded.

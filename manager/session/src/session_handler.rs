@@ -156,8 +156,8 @@ impl SessionHandler<'_> {
                 queues.reports.send(frame).await.map_err(ended)
             }
             Incoming::Inventory(inventory) => {
-                let (images, volumes) = inventory::parse(inventory);
-                self.session.record_images(images);
+                let (images, program_digest, volumes) = inventory::parse(inventory);
+                self.session.record_inventory(images, program_digest);
                 queues.volumes.send_replace(Some(volumes));
                 Ok(())
             }

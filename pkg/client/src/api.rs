@@ -54,7 +54,7 @@ pub struct TaskApi<'a>(pub(crate) &'a Client);
 
 /// Calls for nodes.
 #[derive(Debug, Clone, Copy)]
-pub struct NodeApi<'a>(&'a Client);
+pub struct NodeApi<'a>(pub(crate) &'a Client);
 
 /// Calls for the cluster.
 #[derive(Debug, Clone, Copy)]

@@ -29,6 +29,7 @@ mod retry;
 mod secret_objects;
 mod tls_alert;
 mod tokens;
+mod upgrade;
 mod users;
 mod volumes;
 mod watch;

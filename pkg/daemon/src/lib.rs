@@ -1,5 +1,5 @@
 //! What the long-running programs of Warren share: exit codes and error output, host properties, shutdown
-//! signals, logging, metrics, joining, and the settings file of a node.
+//! signals, logging, metrics, joining, the settings file of a node, and the replacement of its program.
 //!
 //! It must not decide what is started. Start reading at [`CommandError`].
 
@@ -16,6 +16,8 @@ pub mod logging;
 mod metrics;
 pub mod node_file;
 mod notify;
+pub mod program;
+pub mod restart;
 mod signals;
 
 pub use core_dumps::disable_core_dumps;
@@ -42,7 +44,7 @@ pub fn main(log_filter: &str, program: impl Future<Output = Result<(), CommandEr
         runtime.shutdown_background();
         ended
     });
-    match ended {
+    match ended.and_then(|()| restart::restart_if_requested()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.print(colours),
     }

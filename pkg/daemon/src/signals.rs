@@ -1,10 +1,10 @@
-//! Shutdown signals of a program that runs in the foreground.
+//! What stops a program that runs in the foreground: signals, and a requested restart.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{CommandError, ExitKind};
+use crate::{CommandError, ExitKind, restart};
 
-/// Receives SIGTERM and SIGINT.
+/// Receives SIGTERM and SIGINT, and the request to restart with another program.
 #[derive(Debug)]
 pub struct ShutdownSignals {
     terminate: Signal,
@@ -18,13 +18,29 @@ impl ShutdownSignals {
     /// The system is out of resources.
     pub fn listen(what: &str) -> Result<Self, CommandError> {
         let failed = |error| CommandError::new(ExitKind::Failed, what, error, "free some resources");
-        let terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        Ok(Self { terminate, interrupt })
+        let receive = || {
+            let terminate = signal(SignalKind::terminate()).map_err(failed)?;
+            let interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+            Ok::<_, CommandError>(Self { terminate, interrupt })
+        };
+        // Also one that arrives while the program stops for a restart ends it.
+        let mut observed = receive()?;
+        tokio::spawn(async move {
+            observed.signalled().await;
+            restart::forbid();
+        });
+        receive()
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next signal, or for a requested restart.
     pub async fn next(&mut self) {
+        tokio::select! {
+            () = self.signalled() => {}
+            () = restart::wait_requested() => {}
+        }
+    }
+
+    async fn signalled(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

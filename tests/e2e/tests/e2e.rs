@@ -56,6 +56,7 @@ mod e2e {
     pub mod three_managers;
     pub mod traffic;
     pub mod updates;
+    pub mod upgrade;
     pub mod verification;
     pub mod volumes;
     pub mod worker_disk;

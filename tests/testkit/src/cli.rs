@@ -89,6 +89,12 @@ impl WarrenCli {
         self
     }
 
+    /// Runs this copy of the program.
+    #[must_use]
+    pub fn with_copy(self, program: &Path) -> WarrenCli {
+        WarrenCli { program: program.to_owned(), ..self }
+    }
+
     /// A command that runs `warren` with `arguments`, for those that stay in the foreground. The environment
     /// of the user who runs the tests does not reach it.
     pub fn command(&self, arguments: &[&str]) -> Command {

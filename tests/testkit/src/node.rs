@@ -44,6 +44,7 @@ pub struct NodeOptions {
     containerd_socket: Option<PathBuf>,
     small_disk: Option<u64>,
     own_program: bool,
+    program: Option<PathBuf>,
 }
 
 impl NodeOptions {
@@ -78,6 +79,13 @@ impl NodeOptions {
     #[must_use]
     pub fn own_program(mut self) -> NodeOptions {
         self.own_program = true;
+        self
+    }
+
+    /// Runs the node with this copy of `warren`, which the node may replace.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> NodeOptions {
+        self.program = Some(program.to_owned());
         self
     }
 
@@ -493,9 +501,10 @@ fn spawn(
     words: &[&str],
 ) -> ChildProcess {
     // `warren-worker` and `warren-manager` have the verbs of `warren worker` and `warren manager`.
-    let mut command = match settings.own_program {
-        true => cli(host, scratch).with_program(&format!("warren-{}", words[0])).command(&words[1..]),
-        false => cli(host, scratch).command(words),
+    let mut command = match (settings.own_program, &settings.program) {
+        (true, _) => cli(host, scratch).with_program(&format!("warren-{}", words[0])).command(&words[1..]),
+        (false, Some(program)) => cli(host, scratch).with_copy(program).command(words),
+        (false, None) => cli(host, scratch).command(words),
     };
     command.arg("--data-dir").arg(data_dir(scratch, settings)).arg("--run-dir").arg(run_dir(scratch));
     if !matches!(part, NodeKind::Manager) {

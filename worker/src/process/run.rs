@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain, notify_ready};
+use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain, notify_ready, program};
 use warren_security::{MembershipStore, ReloadableCertificate, Roots};
 use warren_task::DesiredState;
 
@@ -82,6 +82,8 @@ pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
     let WorkerSetup { data_dir, run_dir, managers, certificate, roots, membership, address, flags } = setup;
     flags.check_labels()?;
     warren_runtime::raise_open_files_limit();
+    // In the background: managers learn it when it is known.
+    program::start_digest();
     // Nodes on one machine must not sweep each other's cgroups.
     let cgroup_parent = format!("/warren/{}", certificate.identity().id());
     let backends =

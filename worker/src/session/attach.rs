@@ -8,6 +8,7 @@ mod images;
 mod import;
 mod logs;
 mod transfer;
+mod upgrade;
 mod verify;
 mod volumes;
 
@@ -44,7 +45,7 @@ const SEND_DEADLINE: Duration = Duration::from_secs(30);
 const QUEUE: usize = 8;
 /// Queued frames of log lines. Each is large, and there are many of these streams.
 const LOG_QUEUE: usize = 2;
-/// Concurrent image transfers: each is bound by network and disk, and may take an hour.
+/// Concurrent transfers of images and programs: each is bound by network and disk, and may take an hour.
 const MAX_TRANSFERS: usize = 4;
 /// Concurrent log streams. Each may be followed for long, by several clients.
 const MAX_LOGS: usize = 256;
@@ -198,6 +199,12 @@ impl OpenStreams {
                 place.spawn(async move {
                     let work = |out| async move { verify::verify(&services.verifier, request, &out).await };
                     log_end("verify", &id, respond(client, &id, QUEUE, work).await);
+                });
+            }
+            Some(Purpose::UpgradeProgram(request)) => {
+                let place = acquire_slot(&mut self.transfers, MAX_TRANSFERS, "transfers")?;
+                place.spawn(async move {
+                    log_end("upgrade", &id, upgrade::upgrade(client, &id, &request).await);
                 });
             }
             None => {

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
+use warren_daemon::program::running_digest;
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame as FromManager;
 use warren_proto::v1::sessions_client::SessionsClient;
@@ -126,6 +127,7 @@ async fn serve(
     context.manager_channel.send_replace(Some(channel));
     let periodic = PeriodicMessages::start(context, &settings, &line);
     let mut image_arrivals = context.stream_services.image_arrivals.subscribe();
+    let mut program_digest = running_digest();
     // Every manager learns what this node has, also if it sends nothing.
     let mut applied_network = context.applied_network.clone();
     applied_network.mark_changed();
@@ -144,6 +146,7 @@ async fn serve(
                 link.handle_frame(frame).await?;
             }
             Ok(()) = image_arrivals.changed() => periodic.send_inventory(),
+            Ok(()) = program_digest.changed() => periodic.send_inventory(),
             Ok(()) = data_address.changed() => return Err(SessionEnd::DataAddressChanged),
             Ok(()) = applied_network.changed() => {
                 let version = *applied_network.borrow_and_update();

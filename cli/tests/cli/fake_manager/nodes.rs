@@ -1,6 +1,6 @@
 //! Three nodes. Draining one moves its tasks to `node-2`, except from `stuck`.
 
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 use warren_proto::{Problem, v1};
 
 use super::{FakeApi, FakeState, missing};
@@ -79,6 +79,13 @@ impl v1::nodes_server::Nodes for FakeApi {
             nodes.push(node.clone());
         }
         Ok(Response::new(v1::VerifyNodesResponse { nodes }))
+    }
+
+    async fn upgrade(
+        &self,
+        _: Request<Streaming<v1::UpgradeNodeRequest>>,
+    ) -> Result<Response<v1::UpgradeNodeResponse>, Status> {
+        Err(Status::unimplemented("this manager upgrades nothing"))
     }
 
     async fn update(&self, request: Request<v1::UpdateNodeRequest>) -> Result<Response<v1::Node>, Status> {

@@ -1,4 +1,5 @@
-//! What a node has: images stay in memory, volumes are compared with the replicated state.
+//! What a node has: images and the digest of its program stay in memory, volumes are compared with the replicated
+//! state.
 
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use super::{SessionHandler, truncate};
 
 /// Maximum length of an image's name and of its digest in bytes.
 const MAX_IMAGE_BYTES: usize = 512;
+/// Maximum length of the digest of a program in bytes.
+const MAX_PROGRAM_DIGEST_BYTES: usize = 80;
 /// Interval at which the last report is compared with the state again: data is gone only some time after the release
 /// of its volume.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -23,9 +26,11 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The volumes reported last; `None` before the first report.
 pub type ReportedVolumes = Option<HeldVolumes>;
 
-/// The images and volumes of an inventory, limited in number. Names that are no names of volumes are skipped.
-pub fn parse(inventory: v1::NodeInventory) -> (Vec<v1::HeldImage>, HeldVolumes) {
-    let v1::NodeInventory { mut images, volumes, volumes_truncated } = inventory;
+/// The images, the digest of the program and the volumes of an inventory, limited in number and length. Names that are
+/// no names of volumes are skipped.
+pub fn parse(inventory: v1::NodeInventory) -> (Vec<v1::HeldImage>, String, HeldVolumes) {
+    let v1::NodeInventory { mut images, volumes, volumes_truncated, mut program_digest } = inventory;
+    truncate(&mut program_digest, MAX_PROGRAM_DIGEST_BYTES);
     images.truncate(MAX_REPORTED_IMAGES);
     for v1::HeldImage { reference, digest } in &mut images {
         truncate(reference, MAX_IMAGE_BYTES);
@@ -33,7 +38,7 @@ pub fn parse(inventory: v1::NodeInventory) -> (Vec<v1::HeldImage>, HeldVolumes) 
     }
     let is_truncated = volumes_truncated || volumes.len() > MAX_REPORTED_VOLUMES;
     let names = volumes.iter().take(MAX_REPORTED_VOLUMES).filter_map(|name| name.parse().ok()).collect();
-    (images, HeldVolumes { names, is_truncated })
+    (images, program_digest, HeldVolumes { names, is_truncated })
 }
 
 impl SessionHandler<'_> {

@@ -27,12 +27,18 @@ impl ThreeManagers {
     /// Three voters with the busybox image.
     #[track_caller]
     pub fn new() -> ThreeManagers {
+        ThreeManagers::with(|_| NodeOptions::default())
+    }
+
+    /// Three voters with these options by name, and with the busybox image.
+    #[track_caller]
+    pub fn with(options: impl Fn(&str) -> NodeOptions) -> ThreeManagers {
         let lab = NetworkSwitch::new();
-        let named = NodeOptions::default().argument("--node-name").argument("n1");
+        let named = options("n1").argument("--node-name").argument("n1");
         let first = LabNode::start(lab.add_host(), named);
         let mut nodes = vec![first];
         for name in ["n2", "n3"] {
-            let joined = LabNode::join_manager(lab.add_host(), NodeOptions::default(), &nodes[0], name);
+            let joined = LabNode::join_manager(lab.add_host(), options(name), &nodes[0], name);
             nodes.push(joined);
         }
         let trio = ThreeManagers { nodes, lab };

@@ -9,6 +9,7 @@ use futures::stream;
 use hyper::StatusCode;
 use rand::RngExt;
 use serde_json::json;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tonic::Code;
 use warren_client::{Client, Error};
@@ -182,7 +183,7 @@ pub async fn kill(client: &Client, reference: &str, request: &DockerRequest) -> 
 /// `POST /containers/prune`: removes the containers of their own that do not run.
 pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
     request.filters(&[])?;
-    let mut deleted = Vec::new();
+    let mut deleted: Vec<OneOffContainer> = Vec::new();
     let tasks = containers::with_ended(client).await?;
     for task in tasks.iter().filter(|task| one_off::is_one_off(task)) {
         let Some(container) = find(client, &task.service_id).await? else { continue };
@@ -197,14 +198,17 @@ pub async fn prune(client: &Client, request: &DockerRequest) -> Answer {
             continue;
         }
         match client.services().remove(&container.service.id, Some(container.service.version), false).await {
-            Ok(_) => deleted.push(id_of_service(&container.service.id)),
+            Ok(_) => deleted.push(container),
             // It was started or removed meanwhile.
             Err(Error::Refused { problem }) if matches!(problem.code, Code::NotFound | Code::Aborted) => {}
             Err(error) if deleted.is_empty() => return Err(error.into()),
             Err(error) => tracing::warn!(%error, "a container was not removed"),
         }
     }
-    ok(&json!({"ContainersDeleted": deleted, "SpaceReclaimed": 0}))
+    let all_gone = futures::future::try_join_all(deleted.iter().map(|container| gone(client, container)));
+    timeout(REMOVAL_TIMEOUT, all_gone).await.map_err(still_removed)??;
+    let ids: Vec<String> = deleted.iter().map(|container| id_of_service(&container.service.id)).collect();
+    ok(&json!({"ContainersDeleted": ids, "SpaceReclaimed": 0}))
 }
 
 /// `POST /containers/ID/wait`: the head of the response comes at once, so that the client knows that it waits.
@@ -262,6 +266,10 @@ fn exit_code(task: &v1::Task) -> i32 {
     task.exit.as_ref().map_or(0, |exit| exit.code)
 }
 
+fn still_removed(_: Elapsed) -> DockerError {
+    DockerError::new(StatusCode::SERVICE_UNAVAILABLE, "a container is still being removed")
+}
+
 /// Returns when a service that is being removed does not exist any more.
 async fn gone(client: &Client, container: &OneOffContainer) -> Result<(), DockerError> {
     match until(client, container, |_| None::<()>).await {
@@ -282,8 +290,7 @@ pub async fn remove(client: &Client, reference: &str, request: &DockerRequest) -
         return Err(DockerError::new(StatusCode::CONFLICT, message));
     }
     client.services().remove(&container.service.id, None, false).await?;
-    let late = |_| DockerError::new(StatusCode::SERVICE_UNAVAILABLE, "the container is still being removed");
-    timeout(REMOVAL_TIMEOUT, gone(client, &container)).await.map_err(late)??;
+    timeout(REMOVAL_TIMEOUT, gone(client, &container)).await.map_err(still_removed)??;
     empty(StatusCode::NO_CONTENT)
 }
 

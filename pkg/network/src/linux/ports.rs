@@ -177,10 +177,20 @@ pub(super) fn process_of(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
         return None;
     }
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let pid = pids.find(holds)?;
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let holders: BTreeSet<u32> = pids.filter(holds).collect();
+    // A process that was forked and has not executed its program yet holds what its parent does.
+    let is_first = |pid: &&u32| parent_of(**pid).is_some_and(|parent| !holders.contains(&parent));
+    let pid = *holders.iter().find(is_first).or(holders.first())?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
     Some(PortHolder { pid, name })
+}
+
+/// `None` if the process has ended.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may contain anything: the state and the parent.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ use crate::wait::is_transient;
 const WHAT: &str = "nothing was upgraded";
 /// Interval at which a restarted machine is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a machine must be healthy with the new program before the next one is restarted.
+const HEALTHY_PERIOD: Duration = Duration::from_secs(5);
 /// How long a manager or node may not answer before a machine is upgraded.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -110,15 +112,15 @@ impl Upgrade<'_> {
 
     /// Checks the plan; what may pass by itself has some time for it.
     async fn settled(&self, plan: &UpgradePlan) -> Result<(), Obstacle> {
-        let deadline = Instant::now() + SETTLE_TIMEOUT;
-        let mut checked = plan.check(&self.program);
+        let (deadline, floor) = (Instant::now() + SETTLE_TIMEOUT, plan.highest_applied());
+        let mut checked = plan.check(&self.program, floor);
         while let Err(Obstacle { is_passing: true, .. }) = &checked
             && Instant::now() < deadline
         {
             sleep(POLL_INTERVAL).await;
             // Without an answer, what was seen last counts.
             if let Ok(plan) = self.plan().await {
-                checked = plan.check(&self.program);
+                checked = plan.check(&self.program, floor);
             }
         }
         checked
@@ -143,30 +145,39 @@ impl Upgrade<'_> {
         let response = self.send(machine).await?;
         self.show(machine, "restarting");
         let (mut goal, mut missing) = (HealthGoal::default(), "no manager answered".to_owned());
+        let mut healthy_since = None;
         while Instant::now() < deadline {
             match timeout_at(deadline, self.look(machine)).await {
                 Err(_) => break,
                 Ok(Ok((managers, node))) => match goal.evaluate(machine, &self.program, &managers, &node) {
                     Ok(()) => {
-                        self.show(machine, "runs the new program");
-                        return Ok(());
+                        let since: &Instant = healthy_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() >= HEALTHY_PERIOD {
+                            self.show(machine, "runs the new program");
+                            return Ok(());
+                        }
+                        missing = "it was healthy for a moment only".to_owned();
                     }
-                    Err(why) => missing = why,
+                    Err(why) => (healthy_since, missing) = (None, why),
                 },
-                Ok(Err(error)) if is_transient(&error) => missing = error.to_string(),
+                Ok(Err(error)) if is_transient(&error) => {
+                    (healthy_since, missing) = (None, error.to_string());
+                }
                 Ok(Err(error)) => return Err(from_client("", error).into()),
             }
             sleep_until(deadline.min(Instant::now() + POLL_INTERVAL)).await;
         }
         let within = crate::view::duration(self.timeout);
+        let sent = match &response {
+            Some(_) => "it was restarted with the new program",
+            None => "it did not say whether it has the new program",
+        };
         let previous = response.map(|response| response.previous_program).filter(|path| !path.is_empty());
         let previous =
             previous.map(|path| format!(", and the earlier program is {path} there")).unwrap_or_default();
         Err(Failure {
             kind: ExitKind::TimedOut,
-            why: format!(
-                "it was restarted with the new program and is not healthy after {within}: {missing}"
-            ),
+            why: format!("{sent}, and it is not healthy after {within}: {missing}"),
             hint: format!("see the log of its node{previous}"),
         })
     }

@@ -90,8 +90,14 @@ impl UpgradePlan {
         Ok(Self { machines, managers })
     }
 
-    /// Checks that the machines which do not run `program` can be upgraded.
-    pub fn check(&self, program: &UpgradeProgram) -> Result<(), Obstacle> {
+    /// The highest index that a manager has applied.
+    pub fn highest_applied(&self) -> u64 {
+        self.managers.iter().map(|manager| manager.applied).max().unwrap_or_default()
+    }
+
+    /// Checks that the machines which do not run `program` can be upgraded: before a manager is restarted, all others
+    /// must have applied `floor`.
+    pub fn check(&self, program: &UpgradeProgram, floor: u64) -> Result<(), Obstacle> {
         let remaining = || self.machines.iter().filter(|machine| !machine.runs(program));
         let refused = |why: String, hint: String| Err(Obstacle { why, hint, is_passing: false });
         let not_ready = |why: String, hint: String| Err(Obstacle { why, hint, is_passing: true });
@@ -117,14 +123,32 @@ impl UpgradePlan {
                 let hint = format!("start it, or remove it with `warren node rm {name}`, {others}");
                 return not_ready(format!("node {name} is not READY"), hint);
             }
+            // It may run the program already.
+            if node.program_digest.is_empty() {
+                let hint = format!("see the log of node {name}, {others}");
+                return not_ready(format!("node {name} has not reported its program"), hint);
+            }
+        }
+        if !remaining().any(|machine| machine.manager.is_some()) {
+            return Ok(());
         }
         // The restart of one more manager could cost the majority.
-        let is_ready = |manager: &v1::Manager| manager.status() == v1::ManagerStatus::Ready;
-        let unready = self.managers.iter().find(|manager| !is_ready(manager) || manager.removing);
-        if let Some(manager) = unready.filter(|_| remaining().any(|machine| machine.manager.is_some())) {
-            let state = if manager.removing { "is being removed" } else { "does not answer" };
-            let why = format!("manager {} {state}, and no other may be restarted meanwhile", manager.name);
-            return not_ready(why, "see `warren manager ls`, until all are READY".to_owned());
+        let meanwhile = |why: String| {
+            let why = format!("{why}, and no manager may be restarted meanwhile");
+            not_ready(why, "see `warren manager ls`, until all are READY".to_owned())
+        };
+        if !self.managers.iter().any(|manager| manager.leader) {
+            return meanwhile("the managers have no leader".to_owned());
+        }
+        for manager in &self.managers {
+            let state = match manager.status() {
+                _ if manager.removing => "is being removed",
+                v1::ManagerStatus::Ready if !manager.reason.is_empty() => &manager.reason,
+                v1::ManagerStatus::Ready if manager.applied < floor => "has not caught up",
+                v1::ManagerStatus::Ready => continue,
+                _ => "does not answer",
+            };
+            return meanwhile(format!("manager {} {state}", manager.name));
         }
         Ok(())
     }
@@ -232,7 +256,7 @@ mod tests {
         let all = plan(&[]).unwrap();
         assert_eq!(names(&all), ["m9", "m2", "m3", "m1", "w1", "w2"]);
         assert!(all.machines[..4].iter().all(|it| it.manager.is_some() && it.node.is_some()));
-        assert_eq!(all.check(&program()), Ok(()));
+        assert_eq!(all.check(&program(), 7), Ok(()));
         assert_eq!(names(&plan(&["w2", "id-of-m1", "m3", "m3"]).unwrap()), ["m3", "m1", "w2"]);
         let unknown = plan(&["w2", "w7"]).unwrap_err();
         assert_eq!(
@@ -251,28 +275,40 @@ mod tests {
         }
         let done = UpgradePlan::new(managers.clone(), nodes.clone(), &[], "x").unwrap();
         assert!(done.machines.iter().all(|machine| machine.runs(&program())));
-        assert_eq!(done.check(&program()), Ok(()), "nothing is restarted");
+        assert_eq!(done.check(&program(), 7), Ok(()), "nothing is restarted");
         // Only a worker is left, and the managers go on.
-        nodes[0].program_digest = String::new();
+        nodes[0].program_digest = "sha256:old".into();
         let rest = UpgradePlan::new(managers, nodes, &[], "x").unwrap();
         let remaining: Vec<_> =
             rest.machines.iter().filter(|it| !it.runs(&program())).map(Machine::name).collect();
-        assert_eq!((remaining, rest.check(&program())), (vec!["w2"], Ok(())));
+        assert_eq!((remaining, rest.check(&program(), 7)), (vec!["w2"], Ok(())));
     }
 
     #[test]
     fn what_cannot_be_upgraded_is_refused_before_anything_is_changed() {
-        let refused = |change: fn(&mut Vec<v1::Manager>, &mut Vec<v1::Node>)| {
+        type Change = fn(&mut Vec<v1::Manager>, &mut Vec<v1::Node>);
+        let refused = |change: Change| {
             let (mut managers, mut nodes) = cluster();
             change(&mut managers, &mut nodes);
-            UpgradePlan::new(managers, nodes, &[], "x").unwrap().check(&program()).unwrap_err()
+            UpgradePlan::new(managers, nodes, &[], "x").unwrap().check(&program(), 7).unwrap_err()
         };
         let Obstacle { why, hint, .. } =
             refused(|managers, _| managers[1].status = v1::ManagerStatus::Unreachable.into());
-        assert_eq!(why, "manager m3 does not answer, and no other may be restarted meanwhile");
+        assert_eq!(why, "manager m3 does not answer, and no manager may be restarted meanwhile");
         assert!(hint.contains("`warren manager ls`"), "{hint}");
-        let Obstacle { why, .. } = refused(|managers, _| managers[1].removing = true);
-        assert!(why.starts_with("manager m3 is being removed"), "{why}");
+        let changes: [(Change, &str); 3] = [
+            (|managers, _| managers[1].removing = true, "m3 is being removed"),
+            (|managers, _| managers[1].applied = 6, "m3 has not caught up"),
+            (|managers, _| managers[1].reason = "its state differs".into(), "m3 its state differs"),
+        ];
+        for (change, expected) in changes {
+            let Obstacle { why, is_passing, .. } = refused(change);
+            assert!(is_passing && why.starts_with(&format!("manager {expected}")), "{why}");
+        }
+        let Obstacle { why, .. } = refused(|managers, _| managers[0].leader = false);
+        assert!(why.starts_with("the managers have no leader"), "{why}");
+        let Obstacle { why, is_passing, .. } = refused(|_, nodes| nodes[0].program_digest.clear());
+        assert!(is_passing && why == "node w2 has not reported its program", "{why}");
         let Obstacle { why, hint, is_passing } =
             refused(|_, nodes| nodes[0].status = v1::NodeStatus::Down.into());
         assert!(is_passing);

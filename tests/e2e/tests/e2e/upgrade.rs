@@ -131,6 +131,7 @@ fn three_managers_are_upgraded_under_load() {
     for name in NAMES {
         assert_eq!(warren.json(&["node", "inspect", name])["programDigest"], *new, "{name}");
         assert_eq!(programs.files_of(name), ["warren", "warren.old"]);
+        assert_eq!(digest(&programs.of(name).with_extension("old")), old, "{name}");
     }
     assert_eq!(trio.runs_what_serves(1), before, "containers go on");
 

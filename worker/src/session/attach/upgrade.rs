@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::Streaming;
 use tonic::transport::Channel;
 use warren_daemon::error_chain;
-use warren_daemon::program::{ProgramDigest, ProgramError, ProgramFile};
+use warren_daemon::program::{ProgramDigest, ProgramError, ProgramFile, running_digest};
 use warren_daemon::restart::request_restart;
 use warren_proto::v1;
 use warren_proto::v1::sessions_client::SessionsClient;
@@ -31,6 +31,8 @@ static IN_PROGRESS: Mutex<()> = Mutex::const_new(());
 enum UpgradeError {
     #[error("another upgrade of this node is in progress; try again when it has ended")]
     InProgress,
+    #[error("this node runs that program already")]
+    Running,
     #[error("{0}")]
     InvalidDigest(String),
     #[error("no data from the manager for {IDLE_DEADLINE:?}")]
@@ -75,6 +77,10 @@ async fn replace(
 ) -> Result<PathBuf, UpgradeError> {
     let lock = IN_PROGRESS.try_lock().map_err(|_| UpgradeError::InProgress)?;
     let digest = request.digest.parse::<ProgramDigest>().map_err(UpgradeError::InvalidDigest)?;
+    if *running_digest().borrow() == Some(digest) {
+        // The earlier program stays what it is.
+        return Err(UpgradeError::Running);
+    }
     let (parts, arriving) = mpsc::channel(QUEUE);
     let size = request.size_bytes;
     let installing = tokio::task::spawn_blocking(move || install(arriving, size, digest, lock));

@@ -18,6 +18,7 @@ pub fn node(id: &str, name: &str) -> v1::Node {
         status: v1::NodeStatus::Ready.into(),
         role: v1::NodeRole::Worker.into(),
         availability: v1::Availability::Active.into(),
+        program_digest: format!("sha256:{}", "0".repeat(64)),
         ..Default::default()
     }
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// `/proc` counts in 1/100 seconds on every architecture.
 const TICKS_PER_SECOND: u64 = 100;
-const PAGE_BYTES: u64 = 4096;
 /// Processes in a list; those with higher ids are left out.
 const MAX_PROCESSES: usize = 1000;
 /// A container may give a process megabytes of arguments.
@@ -57,7 +56,10 @@ fn process(pid: u32, dir: &Path, boot: SystemTime) -> Option<ContainerProcess> {
     let number = |place: usize| -> Option<u64> { fields.get(place)?.parse().ok() };
     let ticks = |count: u64| Duration::from_millis(count.saturating_mul(1000 / TICKS_PER_SECOND));
     let status = fs::read_to_string(dir.join("status")).ok()?;
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let line =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
+    // Processes of the kernel have no memory of their own.
+    let resident: Option<u64> = line("VmRSS:").and_then(|mut words| words.next()?.parse().ok());
     let mut arguments = Vec::new();
     let file = File::open(dir.join("cmdline")).ok()?;
     file.take(MAX_COMMAND_BYTES).read_to_end(&mut arguments).ok()?;
@@ -66,10 +68,10 @@ fn process(pid: u32, dir: &Path, boot: SystemTime) -> Option<ContainerProcess> {
     Some(ContainerProcess {
         pid,
         parent_pid: u32::try_from(number(1)?).ok()?,
-        uid: uids.split_whitespace().nth(1)?.parse().ok()?,
+        uid: line("Uid:")?.nth(1)?.parse().ok()?,
         started_at: boot + ticks(number(19)?),
         cpu: ticks(number(11)?.saturating_add(number(12)?)),
-        resident_bytes: number(21)?.saturating_mul(PAGE_BYTES),
+        resident_bytes: resident.unwrap_or_default().saturating_mul(1024),
         command: if command.is_empty() { format!("[{name}]") } else { command },
     })
 }
@@ -89,7 +91,7 @@ mod tests {
         put("stat", "cpu 1 2 3\nbtime 1000\nprocesses 9\n");
         let rest = "S 5 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 2500 8192 3 18446744073709551615";
         put("7/stat", &format!("7 (a) b) {rest}"));
-        put("7/status", "Name:\ta\nUid:\t1000\t1001\t1000\t1000\n");
+        put("7/status", "Name:\ta\nUid:\t1000\t1001\t1000\t1000\nVmRSS:\t      12 kB\n");
         put("7/cmdline", "sh\0-c\0sleep 1\0");
         put("8/stat", &format!("8 (worker) {rest}"));
         put("8/status", "Uid:\t0\t0\t0\t0\n");
@@ -102,10 +104,11 @@ mod tests {
             uid: 1001,
             started_at: UNIX_EPOCH + Duration::from_secs(1025),
             cpu: Duration::from_secs(2),
-            resident_bytes: 3 * PAGE_BYTES,
+            resident_bytes: 12 << 10,
             command: "sh -c sleep 1".to_owned(),
         };
-        let other = ContainerProcess { pid: 8, uid: 0, command: "[worker]".to_owned(), ..process.clone() };
+        let (uid, resident_bytes, command) = (0, 0, "[worker]".to_owned());
+        let other = ContainerProcess { pid: 8, uid, resident_bytes, command, ..process.clone() };
         assert_eq!(found, [process, other]);
     }
 }

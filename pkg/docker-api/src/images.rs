@@ -134,7 +134,7 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
         }
     }
     shown.sort_by_key(|(created, _)| std::cmp::Reverse(*created));
-    ok(&shown.into_iter().map(|(_, one)| one).collect())
+    ok(&shown.into_iter().map(|(_, one)| one).collect::<Vec<_>>())
 }
 
 /// All images, and the sum of their sizes in bytes, which counts layers of several images several times.
@@ -317,7 +317,7 @@ pub async fn remove(client: &Client, name: &str, request: &DockerRequest) -> Ans
             .is_some_and(|gone| image.names.iter().all(|name| gone.contains(name)))
     };
     let deleted = images.iter().filter(is_gone).map(|image| json!({"Deleted": image.image.digest}));
-    ok(&untagged.chain(deleted).collect())
+    ok(&untagged.chain(deleted).collect::<Vec<_>>())
 }
 
 /// The names that a name, or the id of one image, means. `force`: also those of several repositories.

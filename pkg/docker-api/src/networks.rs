@@ -73,7 +73,7 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
             && filters.labels("label", |key| network.and_then(|network| network.labels.get(key)))
     });
     let shown: Vec<Value> = accepted.map(|(name, _, network)| json(name, network)).collect();
-    ok(&shown.into())
+    ok(&shown)
 }
 
 /// `GET /networks/ID`.

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use hyper::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use warren_client::{Client, NodeChange};
 use warren_proto::v1;
 use warren_types::Availability;
 
 use crate::docker_error::DockerError;
 use crate::request::DockerRequest;
-use crate::response::{Answer, empty, joined, meta, ok};
+use crate::response::{Answer, empty, meta, ok};
 use crate::system::ClusterView;
+use crate::{model, objects};
 
 const FILTERS: [&str; 6] = ["id", "label", "membership", "name", "node.label", "role"];
 
@@ -29,8 +29,9 @@ struct NodeSpec {
 /// `GET /nodes`.
 pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     let filters = request.filters(&FILTERS)?;
-    let view = ClusterView::read(client).await?;
-    let accepted = view.nodes.iter().filter(|node| {
+    let mut view = ClusterView::read(client).await?;
+    let nodes = std::mem::take(&mut view.nodes).into_iter();
+    let accepted = nodes.filter(|node| {
         let engine_labels = node.description.as_ref().map(|description| &description.labels);
         filters.id(&node.id)
             && filters.name_prefix(&node.name)
@@ -39,15 +40,19 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
             && filters.labels("node.label", |key| node.labels.get(key))
             && filters.labels("label", |key| engine_labels?.get(key))
     });
-    let nodes: Vec<Value> = accepted.map(|node| json(node, view.manager_of(node))).collect();
-    ok(&nodes.into())
+    let shown = accepted.map(|node| {
+        let manager = view.manager_of(&node);
+        show(node, manager)
+    });
+    ok(&shown.collect::<Vec<_>>())
 }
 
 /// `GET /nodes/ID`.
 pub async fn inspect(client: &Client, reference: &str) -> Answer {
     let node = client.nodes().get(reference).await?;
     let view = ClusterView::read(client).await?;
-    ok(&json(&node, view.manager_of(&node)))
+    let manager = view.manager_of(&node);
+    ok(&show(node, manager))
 }
 
 fn role_of(node: &v1::Node) -> &'static str {
@@ -65,40 +70,46 @@ fn availability_of(node: &v1::Node) -> &'static str {
     }
 }
 
-fn json(node: &v1::Node, manager: Option<&v1::Manager>) -> Value {
-    let description = node.description.clone().unwrap_or_default();
-    let resources = description.resources.unwrap_or_default();
+fn show(node: v1::Node, manager: Option<&v1::Manager>) -> objects::Node {
+    let (role, availability) = (role_of(&node), availability_of(&node));
     let state = match node.status() {
         v1::NodeStatus::Ready => "ready",
         v1::NodeStatus::Down => "down",
         v1::NodeStatus::Unknown => "unknown",
     };
-    let shown = json!({
-        "ID": node.id,
-        "Spec": {"Labels": node.labels, "Role": role_of(node), "Availability": availability_of(node)},
-        "Description": {
-            "Hostname": node.name,
-            "Platform": {"Architecture": description.architecture, "OS": description.os},
-            "Resources": {
-                "NanoCPUs": resources.cpu_milli.saturating_mul(1_000_000), "MemoryBytes": resources.memory_bytes,
-            },
-            "Engine": {
-                "EngineVersion": description.warren_version, "Labels": description.labels,
-                "Plugins": [{"Type": "Network", "Name": "overlay"}, {"Type": "Volume", "Name": "local"}],
-            },
-            "TLSInfo": {},
-        },
-        "Status": {"State": state, "Message": node.reason, "Addr": description.address},
+    let manager_status = manager.map(|manager| {
+        let reachability = match manager.status() {
+            v1::ManagerStatus::Ready => "reachable",
+            v1::ManagerStatus::Unreachable => "unreachable",
+            v1::ManagerStatus::Unspecified => "unknown",
+        };
+        objects::ManagerStatus { leader: manager.leader, reachability, addr: manager.address.clone() }
     });
-    let shown = joined(meta(node.version, node.created_at, node.status_since), shown);
-    let Some(manager) = manager else { return shown };
-    let reachability = match manager.status() {
-        v1::ManagerStatus::Ready => "reachable",
-        v1::ManagerStatus::Unreachable => "unreachable",
-        v1::ManagerStatus::Unspecified => "unknown",
+    let reported = node.description.unwrap_or_default();
+    let resources = reported.resources.unwrap_or_default();
+    let plugin = |r#type, name| objects::Plugin { r#type, name };
+    let description = objects::NodeDescription {
+        hostname: node.name,
+        platform: objects::Platform { architecture: reported.architecture, os: reported.os },
+        resources: objects::NodeResources {
+            nano_cpus: resources.cpu_milli.saturating_mul(1_000_000),
+            memory_bytes: resources.memory_bytes,
+        },
+        engine: objects::Engine {
+            engine_version: reported.warren_version,
+            labels: reported.labels,
+            plugins: [plugin("Network", "overlay"), plugin("Volume", "local")],
+        },
+        tls_info: model::Empty {},
     };
-    let status = json!({"Leader": manager.leader, "Reachability": reachability, "Addr": manager.address});
-    joined(shown, json!({"ManagerStatus": status}))
+    objects::Node {
+        id: node.id,
+        meta: meta(node.version, node.created_at, node.status_since),
+        spec: objects::NodeSpec { labels: node.labels, role, availability },
+        description,
+        status: objects::NodeStatus { state, message: node.reason, addr: reported.address },
+        manager_status,
+    }
 }
 
 /// `POST /nodes/ID/update`: labels and availability.

@@ -20,13 +20,16 @@ impl ObjectIds {
             let all = client.secret_objects(kind).list().await?;
             Ok(all.into_iter().map(|object| (object.name, object.id)).collect())
         };
-        let networks = async {
-            let all = client.networks().list().await?;
-            Ok(all.into_iter().map(|network| (network.name, network.id)).collect())
-        };
         let (secrets, configs) = (of_kind(SecretObjectKind::Secret), of_kind(SecretObjectKind::Config));
-        let (secrets, configs, networks) = futures::try_join!(secrets, configs, networks)?;
+        let networks = Self::read_networks(client);
+        let (secrets, configs, Self { networks, .. }) = futures::try_join!(secrets, configs, networks)?;
         Ok(Self { secrets, configs, networks })
+    }
+
+    /// Those of the networks alone.
+    pub async fn read_networks(client: &Client) -> Result<Self, Error> {
+        let all = client.networks().list().await?.into_iter();
+        Ok(Self { networks: all.map(|network| (network.name, network.id)).collect(), ..Self::default() })
     }
 }
 

@@ -10,11 +10,13 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
 use hyper::{Response, StatusCode};
+use serde::Serialize;
 use serde_json::{Value, json};
 use warren_types::Timestamp;
 
 use crate::docker_error::DockerError;
 use crate::frames::{MULTIPLEXED, RAW};
+use crate::objects::{Meta, Version};
 use crate::request::VERSIONS;
 
 /// Error that ends a streamed body.
@@ -38,12 +40,12 @@ fn typed(status: StatusCode, kind: &'static str, body: DockerBody) -> DockerResp
 }
 
 /// 200 with JSON.
-pub fn ok(value: &Value) -> Answer {
+pub fn ok(value: &impl Serialize) -> Answer {
     Ok(with_json(StatusCode::OK, value))
 }
 
 /// 201 with JSON.
-pub fn created(value: &Value) -> Answer {
+pub fn created(value: &impl Serialize) -> Answer {
     Ok(with_json(StatusCode::CREATED, value))
 }
 
@@ -70,8 +72,10 @@ pub fn text(text: &'static str) -> Answer {
     Ok(typed(StatusCode::OK, "text/plain; charset=utf-8", full(text)))
 }
 
-fn with_json(status: StatusCode, value: &Value) -> DockerResponse {
-    typed(status, "application/json", full(value.to_string() + "\n"))
+fn with_json(status: StatusCode, value: &impl Serialize) -> DockerResponse {
+    let mut json = serde_json::to_vec(value).expect("the keys of an answer are texts");
+    json.push(b'\n');
+    typed(status, "application/json", full(json))
 }
 
 /// The error of a request.
@@ -108,9 +112,14 @@ pub fn time(at_ms: u64) -> String {
 }
 
 /// The version, creation and last change of an object.
-pub fn meta(version: u64, created_at: u64, updated_at: u64) -> Value {
-    let (created, updated) = (time(created_at), time(updated_at.max(created_at)));
-    json!({"Version": {"Index": version}, "CreatedAt": created, "UpdatedAt": updated})
+pub fn meta(version: u64, created_at: u64, updated_at: u64) -> Meta {
+    let (created_at, updated_at) = (time(created_at), time(updated_at.max(created_at)));
+    Meta { version: Version { index: version }, created_at, updated_at }
+}
+
+/// An object to be [`joined`].
+pub fn to_value(object: &impl Serialize) -> Value {
+    serde_json::to_value(object).expect("the keys of an object are texts")
 }
 
 /// Both objects as one.

@@ -14,7 +14,7 @@ use crate::response::Answer;
 use crate::{
     archive, attach, containers, disk_usage, events, images, lifecycle, logs, networks, nodes, secret_objects,
 };
-use crate::{processes, services, swarm, system, tasks, volumes};
+use crate::{processes, services, stats, swarm, system, tasks, volumes};
 
 /// Parts of Docker's API that are not served, with what to use.
 const UNSUPPORTED: [(&str, &str); 12] = [
@@ -92,7 +92,7 @@ pub async fn answer(client: &Client, memory: &ServerMemory, request: &DockerRequ
         ("GET", ["containers", "json"]) => containers::list(client, request).await,
         ("GET" | "HEAD", ["containers", name, "json"]) => containers::inspect(client, name).await,
         ("GET", ["containers", name, "logs"]) => containers::logs(client, name, request).await,
-        ("GET", ["containers", name, "stats"]) => containers::stats(client, name, request).await,
+        ("GET", ["containers", name, "stats"]) => stats::read(client, name, request).await,
         ("POST", ["containers", "create"]) => lifecycle::create(client, request).await,
         ("POST", ["containers", "prune"]) => lifecycle::prune(client, request).await,
         ("GET", ["containers", name, "top"]) => processes::list(client, name, request).await,

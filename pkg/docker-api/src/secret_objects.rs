@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::docker_error::DockerError;
 use crate::request::DockerRequest;
-use crate::response::{Answer, created, empty, joined, meta, ok};
+use crate::response::{Answer, created, empty, joined, meta, ok, to_value};
 use crate::services::{new_id, remove_when_unused};
 
 const FILTERS: [&str; 4] = ["id", "label", "name", "names"];
@@ -69,7 +69,7 @@ pub async fn list(client: &Client, kind: SecretObjectKind, request: &DockerReque
             shown.push(json(client, kind, &object).await?);
         }
     }
-    ok(&shown.into())
+    ok(&shown)
 }
 
 /// `GET /secrets/ID` or `/configs/ID`.
@@ -89,7 +89,7 @@ async fn json(
         let read = client.secret_objects(kind).read(&object.id, None).await?;
         spec = joined(spec, json!({"Data": encode_base64(&read.data)}));
     }
-    let meta = meta(object.version, object.created_at, object.updated_at);
+    let meta = to_value(&meta(object.version, object.created_at, object.updated_at));
     Ok(joined(meta, json!({"ID": object.id, "Spec": spec})))
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use rand::RngExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use warren_client::{Client, EventQuery, EventStart, NewVolume, VolumeListOptions};
 use warren_proto::convert::stored_service_spec;
@@ -14,9 +14,10 @@ use warren_types::{Id, ServiceId, VolumeId};
 use crate::docker_error::DockerError;
 use crate::model;
 use crate::object_ids::{ObjectIds, id_of};
+use crate::objects::{Endpoint, Service, ServiceStatus, UpdateStatus, VirtualIp};
 use crate::request::DockerRequest;
-use crate::response::{Answer, created, empty, joined, meta, ok, time};
-use crate::spec::{self, MountedVolume, ReceivedSpec};
+use crate::response::{Answer, created, empty, meta, ok, time};
+use crate::spec::{self, Defaults, MountedVolume, ReceivedSpec};
 
 const FILTERS: [&str; 5] = ["id", "label", "mode", "name", "runtime"];
 
@@ -26,7 +27,7 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     let (services, ids) = (client.services(), ObjectIds::read(client));
     let (services, ids) = futures::try_join!(services.list(), ids)?;
     let mut shown = Vec::new();
-    for service in &services {
+    for service in services {
         let spec = service.spec.as_ref();
         let is_global =
             matches!(spec.and_then(|spec| spec.mode.as_ref()), Some(v1::service_spec::Mode::Global(_)));
@@ -39,54 +40,46 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
         if !is_accepted {
             continue;
         }
-        let mut one = json(service, &ids)?;
-        if request.flag("status") {
-            let (running, desired) = (service.running, service.desired_tasks);
-            let status = json!({"RunningTasks": running, "DesiredTasks": desired, "CompletedTasks": 0});
-            one = joined(one, json!({"ServiceStatus": status}));
-        }
-        shown.push(one);
+        let (running_tasks, desired_tasks) = (service.running, service.desired_tasks);
+        let status = ServiceStatus { running_tasks, desired_tasks, completed_tasks: 0 };
+        let service_status = request.flag("status").then_some(status);
+        shown.push(Service { service_status, ..show(service, &ids, Defaults::LeftOut)? });
     }
-    ok(&shown.into())
+    ok(&shown)
 }
 
-/// `GET /services/ID`.
+/// `GET /services/ID`. It shows the defaults: clients that change what they were shown put those of Docker in the place
+/// of what is missing.
 pub async fn inspect(client: &Client, reference: &str) -> Answer {
     let (services, ids) = (client.services(), ObjectIds::read(client));
     let (service, ids) = futures::try_join!(services.get(reference), ids)?;
-    ok(&json(&service, &ids)?)
+    ok(&show(service, &ids, Defaults::Shown)?)
 }
 
-fn json(service: &v1::Service, ids: &ObjectIds) -> Result<Value, DockerError> {
-    let spec = stored_service_spec(service.spec.clone().unwrap_or_default())?;
-    let docker = spec::to_docker(&spec, ids);
-    let endpoint = docker.endpoint_spec.clone().unwrap_or_default();
-    let ports = endpoint.ports.clone().unwrap_or_default();
-    let virtual_addresses = service.virtual_addresses.iter();
-    let virtual_addresses: Vec<Value> = virtual_addresses
-        .map(|(network, address)| json!({"NetworkID": id_of(&ids.networks, network), "Addr": format!("{address}/32")}))
-        .collect();
-    let shown = json!({
-        "ID": service.id,
-        "Spec": to_value(&docker),
-        "Endpoint": {
-            "Spec": to_value(&endpoint), "Ports": to_value(&ports), "VirtualIPs": virtual_addresses,
-        },
+fn show(mut service: v1::Service, ids: &ObjectIds, defaults: Defaults) -> Result<Service, DockerError> {
+    let spec = stored_service_spec(service.spec.take().unwrap_or_default())?;
+    let spec = spec::to_docker(&spec, ids, defaults);
+    let endpoint = spec.endpoint_spec.clone().unwrap_or_default();
+    let virtual_ips = service.virtual_addresses.iter().map(|(network, address)| VirtualIp {
+        network_id: id_of(&ids.networks, network),
+        addr: format!("{address}/32"),
     });
-    let shown = joined(meta(service.version, service.created_at, service.updated_at), shown);
-    Ok(match update_status(service) {
-        Some(status) => joined(shown, json!({"UpdateStatus": status})),
-        None => shown,
+    Ok(Service {
+        meta: meta(service.version, service.created_at, service.updated_at),
+        endpoint: Endpoint {
+            ports: endpoint.ports.clone(),
+            spec: endpoint,
+            virtual_ips: virtual_ips.collect(),
+        },
+        update_status: update_status(&service),
+        service_status: None,
+        id: service.id,
+        spec,
     })
 }
 
-/// A model as JSON.
-pub fn to_value(model: &impl serde::Serialize) -> Value {
-    serde_json::to_value(model).expect("the keys of a model are texts")
-}
-
 /// How far the last update is; `None` before the first one.
-fn update_status(service: &v1::Service) -> Option<Value> {
+fn update_status(service: &v1::Service) -> Option<UpdateStatus> {
     let rollout = service.rollout.as_ref().filter(|_| service.revision > 1)?;
     let (state, is_over) = match rollout.state() {
         v1::RolloutState::Unspecified => return None,
@@ -100,12 +93,8 @@ fn update_status(service: &v1::Service) -> Option<Value> {
     let reasons = [&rollout.stop_reason, &rollout.rollback_reason, &rollout.waiting_reason];
     let reason = reasons.into_iter().find(|reason| !reason.is_empty());
     let message = reason.cloned().unwrap_or_else(|| state.replace('_', " "));
-    let started = time(service.updated_at);
-    let mut status = json!({"State": state, "StartedAt": started, "Message": message});
-    if is_over {
-        status = joined(status, json!({"CompletedAt": time(service.updated_at)}));
-    }
-    Some(status)
+    let at = time(service.updated_at);
+    Some(UpdateStatus { state, completed_at: is_over.then(|| at.clone()), started_at: at, message })
 }
 
 /// `POST /services/create`.
@@ -215,6 +204,58 @@ where
             Ok(Ok(Some(_))) | Err(_) => {}
             // There are no events now.
             Ok(_) => sleep(REMOVAL_PAUSE).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_types::{ServiceSpec, TaskSpec};
+
+    use super::*;
+
+    fn of_defaults() -> v1::Service {
+        let spec = ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("nginx:1.27".parse().unwrap()));
+        v1::Service {
+            id: "s1".to_owned(),
+            version: 7,
+            created_at: 1_700_000_000_000,
+            updated_at: 1_700_000_001_500,
+            spec: Some((&spec).into()),
+            revision: 1,
+            virtual_addresses: [("default".to_owned(), "10.0.0.2".to_owned())].into(),
+            ..Default::default()
+        }
+    }
+
+    fn shown(defaults: Defaults) -> String {
+        let networks = [("default".to_owned(), "n0".to_owned())].into();
+        let ids = ObjectIds { networks, ..ObjectIds::default() };
+        let status = ServiceStatus { running_tasks: 1, desired_tasks: 1, completed_tasks: 0 };
+        let service = show(of_defaults(), &ids, defaults).unwrap();
+        serde_json::to_string(&Service { service_status: Some(status), ..service }).unwrap()
+    }
+
+    #[test]
+    fn lists_leave_out_defaults() {
+        let expected = [
+            r#"{"ID":"s1","Version":{"Index":7},"#,
+            r#""CreatedAt":"2023-11-14T22:13:20.000Z","UpdatedAt":"2023-11-14T22:13:21.500Z","#,
+            r#""Spec":{"Name":"web","Labels":{},"TaskTemplate":{"#,
+            r#""ContainerSpec":{"Image":"nginx:1.27","Isolation":"default"},"#,
+            r#""Resources":{},"Placement":{},"ForceUpdate":0,"Runtime":"container","Networks":[{"Target":"n0"}]},"#,
+            r#""Mode":{"Replicated":{"Replicas":1}},"EndpointSpec":{"Mode":"vip"}},"#,
+            r#""Endpoint":{"Spec":{"Mode":"vip"},"VirtualIPs":[{"NetworkID":"n0","Addr":"10.0.0.2/32"}]},"#,
+            r#""ServiceStatus":{"RunningTasks":1,"DesiredTasks":1,"CompletedTasks":0}}"#,
+        ];
+        assert_eq!(shown(Defaults::LeftOut), expected.concat());
+    }
+
+    #[test]
+    fn inspect_shows_defaults() {
+        let shown = shown(Defaults::Shown);
+        for field in ["StopGracePeriod", "Init", "RestartPolicy", "UpdateConfig", "RollbackConfig"] {
+            assert!(shown.contains(&format!("\"{field}\":")), "{field} is not in {shown}");
         }
     }
 }

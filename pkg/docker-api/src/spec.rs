@@ -16,7 +16,7 @@ mod tests;
 
 use warren_types::{
     EndpointMode, NetworkAttachment, PublishMode, PublishedPort, ServiceMode, ServiceSpec, TaskNetworkMode,
-    TaskSpec, Violations,
+    TaskSpec, UpdatePolicy, Violations,
 };
 
 use crate::model;
@@ -35,6 +35,19 @@ pub struct ReceivedSpec {
     pub warnings: Vec<String>,
     /// New tasks also if nothing changed.
     pub force: bool,
+}
+
+/// Whether a spec that is shown has the fields that [`from_docker`] reads as the same when they are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defaults {
+    Shown,
+    LeftOut,
+}
+
+impl Defaults {
+    fn show<T>(self, is_default: bool, value: impl FnOnce() -> T) -> Option<T> {
+        (self == Self::Shown || !is_default).then(value)
+    }
 }
 
 /// The spec of a new service.
@@ -57,7 +70,7 @@ pub fn updated(
     ids: &ObjectIds,
 ) -> Result<ReceivedSpec, Violations> {
     let mut received = read(docker, ids)?;
-    let shown = read(to_docker(before, ids), ids)?;
+    let shown = read(to_docker(before, ids, Defaults::LeftOut), ids)?;
     received.spec = merge::merge(before, &shown.spec, &received.spec).map_err(|error| {
         let mut wrong = Violations::default();
         wrong.add("", format!("the spec cannot be combined with what Docker does not show of it: {error}"));
@@ -126,7 +139,7 @@ fn read(docker: model::ServiceSpec, ids: &ObjectIds) -> Result<ReceivedSpec, Vio
 }
 
 /// A spec as Docker's clients see it, without what Docker cannot say.
-pub fn to_docker(spec: &ServiceSpec, ids: &ObjectIds) -> model::ServiceSpec {
+pub fn to_docker(spec: &ServiceSpec, ids: &ObjectIds, defaults: Defaults) -> model::ServiceSpec {
     let mode = match spec.mode {
         ServiceMode::Replicated { replicas } => model::ServiceMode {
             replicated: Some(model::ReplicatedMode { replicas: Some(replicas.into()) }),
@@ -141,26 +154,28 @@ pub fn to_docker(spec: &ServiceSpec, ids: &ObjectIds) -> model::ServiceSpec {
         published_port: (port.host_port != 0).then(|| port.host_port.into()),
         publish_mode: Some(if port.is_ingress() { "ingress" } else { "host" }.to_owned()),
     };
+    let policy =
+        |policy: &UpdatePolicy| defaults.show(policy.is_default(), || policies::update_to_docker(policy));
     model::ServiceSpec {
         name: Some(spec.name.to_string()),
         labels: Some(spec.labels.clone()),
         task_template: Some(model::TaskSpec {
             placement: Some(placement::to_docker(&spec.placement)),
-            ..task_to_docker(&spec.task, ids)
+            ..task_to_docker(&spec.task, ids, defaults)
         }),
         mode: Some(mode),
-        update_config: Some(policies::update_to_docker(&spec.update)),
-        rollback_config: Some(policies::update_to_docker(&spec.rollback)),
+        update_config: policy(&spec.update),
+        rollback_config: policy(&spec.rollback),
         networks: None,
         endpoint_spec: Some(model::EndpointSpec {
             mode: Some(spec.endpoint_mode.as_str().to_owned()),
-            ports: Some(spec.ports.iter().map(port).collect()),
+            ports: (!spec.ports.is_empty()).then(|| spec.ports.iter().map(port).collect()),
         }),
     }
 }
 
 /// The part of a task as Docker's clients see it.
-pub fn task_to_docker(task: &TaskSpec, ids: &ObjectIds) -> model::TaskSpec {
+pub fn task_to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: Defaults) -> model::TaskSpec {
     let attachment = |target: String, aliases: Vec<String>| model::NetworkAttachment {
         target: Some(target),
         aliases: (!aliases.is_empty()).then_some(aliases),
@@ -177,7 +192,7 @@ pub fn task_to_docker(task: &TaskSpec, ids: &ObjectIds) -> model::TaskSpec {
         TaskNetworkMode::Host => vec![attachment("host".to_owned(), Vec::new())],
         TaskNetworkMode::None => vec![attachment("none".to_owned(), Vec::new())],
     };
-    model::TaskSpec { networks: Some(networks), ..container::to_docker(task, ids) }
+    model::TaskSpec { networks: Some(networks), ..container::to_docker(task, ids, defaults) }
 }
 
 fn read_networks(

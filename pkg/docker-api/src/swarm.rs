@@ -6,7 +6,7 @@ use warren_client::Client;
 use warren_proto::v1;
 
 use crate::docker_error::DockerError;
-use crate::response::{Answer, joined, meta, ok};
+use crate::response::{Answer, joined, meta, ok, to_value};
 
 /// Nanoseconds between two heartbeats of a node, and the lifetime of its certificate, which are fixed.
 const HEARTBEAT: u64 = 5_000_000_000;
@@ -27,7 +27,7 @@ pub fn cluster(info: &v1::InfoResponse) -> Value {
         "ID": info.cluster_id, "Spec": spec, "TLSInfo": {}, "RootRotationInProgress": false,
         "DefaultAddrPool": info.ranges, "SubnetSize": 24, "DataPathPort": 4789,
     });
-    joined(meta(info.settings_version, info.created_at, info.created_at), cluster)
+    joined(to_value(&meta(info.settings_version, info.created_at, info.created_at)), cluster)
 }
 
 /// `GET /swarm`. Tokens are shown only when they are created, so that their place has the command.

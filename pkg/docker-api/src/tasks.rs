@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use futures::TryFutureExt;
 use warren_client::{Client, TaskFilter};
 use warren_proto::v1;
 use warren_types::TaskSpec;
@@ -10,12 +10,11 @@ use warren_types::TaskSpec;
 use crate::docker_error::DockerError;
 use crate::filters::Filters;
 use crate::object_ids::{ObjectIds, id_of};
-use crate::one_off;
 use crate::request::DockerRequest;
-use crate::response::{Answer, joined, meta, ok, time};
-use crate::services::to_value;
-use crate::spec;
+use crate::response::{Answer, meta, ok, time};
+use crate::spec::{self, Defaults};
 use crate::task_ids::{NUMBER_DIGITS, docker_id, warren_id};
+use crate::{model, objects, one_off};
 
 /// `_up-to-date` is what `docker service create` waits with: only tasks of the current spec.
 const FILTERS: [&str; 8] =
@@ -44,63 +43,64 @@ pub async fn find(client: &Client, reference: &str) -> Result<v1::Task, DockerEr
 pub async fn inspect(client: &Client, reference: &str) -> Answer {
     let task = find(client, reference).await?;
     let ids = ObjectIds::read(client).await?;
-    ok(&json(&task, &ids)?)
+    ok(&show(task, &ids)?)
 }
 
 /// `GET /tasks`.
 pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     let filters = request.filters(&FILTERS)?;
-    let revisions: BTreeMap<String, u64> = match filters.values("_up-to-date") {
-        Some(_) => {
-            let services = client.services().list().await?;
-            services.into_iter().map(|service| (service.id, service.revision)).collect()
-        }
-        None => BTreeMap::new(),
-    };
-    let tasks = of_services_and_nodes(client, &filters).await?;
-    let ids = ObjectIds::read(client).await?;
+    let tasks = of_services_and_nodes(client, &filters);
+    let ids = ObjectIds::read(client).map_err(DockerError::from);
+    let ((tasks, revisions), ids) = futures::try_join!(tasks, ids)?;
     let mut shown = Vec::new();
-    for task in &tasks {
+    for task in tasks {
         let labels = task.spec.as_ref().map(|spec| &spec.container_labels);
         let is_current = |wanted: &str| {
             let is_current = revisions.get(&task.service_id) == Some(&task.revision);
             is_current == matches!(wanted, "true" | "1")
         };
         let is_accepted = filters.any("id", |id| docker_id(&task.id).starts_with(id))
-            && filters.any("name", |name| name_of(task).starts_with(name))
-            && filters.any("desired-state", |state| state == desired_state(task))
+            && filters.any("name", |name| name_of(&task).starts_with(name))
+            && filters.any("desired-state", |state| state == desired_state(&task))
             && filters.any("runtime", |runtime| runtime == "container")
             && filters.any("_up-to-date", is_current)
             && filters.labels("label", |key| labels?.get(key));
         if is_accepted {
-            shown.push(json(task, &ids)?);
+            shown.push(show(task, &ids)?);
         }
     }
-    ok(&shown.into())
+    ok(&shown)
 }
 
-/// The tasks of the services and nodes of the filters; a service or node that does not exist is an error, as in
-/// Docker.
-async fn of_services_and_nodes(client: &Client, filters: &Filters) -> Result<Vec<v1::Task>, DockerError> {
+/// The tasks of the services and nodes of the filters, and the revisions of these services if `_up-to-date` needs them;
+/// a service or node that does not exist is an error, as in Docker.
+async fn of_services_and_nodes(
+    client: &Client,
+    filters: &Filters,
+) -> Result<(Vec<v1::Task>, BTreeMap<String, u64>), DockerError> {
     let mut nodes = BTreeSet::new();
     for node in filters.values("node").into_iter().flatten() {
         nodes.insert(client.nodes().get(node).await?.id);
     }
-    let mut tasks = match filters.values("service") {
-        None => client.tasks().list(TaskFilter::default()).await?,
-        Some(services) => {
-            let mut tasks = Vec::new();
-            for service in services {
-                let service = client.services().get(service).await?.id;
-                tasks.extend(client.tasks().list(TaskFilter { service, ..TaskFilter::default() }).await?);
-            }
-            tasks
+    let mut services = Vec::new();
+    let mut tasks = Vec::new();
+    for service in filters.values("service").into_iter().flatten() {
+        let service = client.services().get(service).await?;
+        let filter = TaskFilter { service: service.id.clone(), ..TaskFilter::default() };
+        tasks.extend(client.tasks().list(filter).await?);
+        services.push(service);
+    }
+    if filters.values("service").is_none() {
+        if filters.values("_up-to-date").is_some() {
+            services = client.services().list().await?;
         }
-    };
+        tasks = client.tasks().list(TaskFilter::default()).await?;
+    }
     if !nodes.is_empty() {
         tasks.retain(|task| nodes.contains(&task.node_id));
     }
-    Ok(tasks)
+    let revisions = services.into_iter().map(|service| (service.id, service.revision)).collect();
+    Ok((tasks, revisions))
 }
 
 /// As Docker's CLI makes it: `web.2`, or the node of a task of a global service.
@@ -141,35 +141,38 @@ fn state(task: &v1::Task) -> &'static str {
     }
 }
 
-fn json(task: &v1::Task, ids: &ObjectIds) -> Result<Value, DockerError> {
-    let spec = TaskSpec::try_from(task.spec.clone().unwrap_or_default())?;
+fn show(mut task: v1::Task, ids: &ObjectIds) -> Result<objects::Task, DockerError> {
+    let container_id = one_off::id_of_task(&task);
+    let spec = TaskSpec::try_from(task.spec.take().unwrap_or_default())?;
     let is_failed = matches!(task.state(), v1::TaskState::Failed | v1::TaskState::Rejected);
     let exit_code = task.exit.as_ref().map_or(0, |exit| exit.code);
-    let addresses: Vec<Value> = spec
-        .network
-        .attachments()
-        .iter()
-        .filter(|_| !task.address.is_empty())
-        .map(|attachment| {
-            let name = attachment.network.as_str();
-            let network = json!({"ID": id_of(&ids.networks, name), "Spec": {"Name": name, "Scope": "swarm"}});
-            json!({"Network": network, "Addresses": [format!("{}/32", task.address)]})
-        })
-        .collect();
-    let status = json!({
-        "Timestamp": time(task.state_since), "State": state(task), "Message": message(task),
-        "Err": if is_failed { task.reason.as_str() } else { "" },
-        "ContainerStatus": {"ContainerID": one_off::id_of_task(task), "PID": 0, "ExitCode": exit_code},
-        "PortStatus": {"Ports": host_ports(task)},
+    let attached = spec.network.attachments().iter().filter(|_| !task.address.is_empty());
+    let attached = attached.map(|attachment| {
+        let name = attachment.network.as_str();
+        let spec = objects::NetworkSpec { name: name.to_owned(), scope: "swarm" };
+        let network = objects::Network { id: id_of(&ids.networks, name), spec };
+        objects::AttachedNetwork { network, addresses: [format!("{}/32", task.address)] }
     });
-    let shown = json!({
-        "ID": docker_id(&task.id), "Labels": {}, "Spec": to_value(&spec::task_to_docker(&spec, ids)),
-        "ServiceID": task.service_id, "NodeID": task.node_id,
-        "DesiredState": desired_state(task), "Status": status, "NetworksAttachments": addresses,
-    });
-    let meta = meta(task.state_since, task.created_at, task.state_since);
-    let slot = if task.bound_to.is_empty() { json!({"Slot": task.slot}) } else { json!({}) };
-    Ok(joined(joined(meta, shown), slot))
+    let status = objects::TaskStatus {
+        timestamp: time(task.state_since),
+        state: state(&task),
+        message: message(&task).to_owned(),
+        err: if is_failed { task.reason.clone() } else { String::new() },
+        container_status: objects::ContainerStatus { container_id, pid: 0, exit_code },
+        port_status: objects::PortStatus { ports: host_ports(&task) },
+    };
+    Ok(objects::Task {
+        id: docker_id(&task.id),
+        meta: meta(task.state_since, task.created_at, task.state_since),
+        labels: model::Empty {},
+        spec: spec::task_to_docker(&spec, ids, Defaults::LeftOut),
+        slot: task.bound_to.is_empty().then_some(task.slot),
+        status,
+        desired_state: desired_state(&task),
+        networks_attachments: attached.collect(),
+        service_id: task.service_id,
+        node_id: task.node_id,
+    })
 }
 
 fn message(task: &v1::Task) -> &str {
@@ -177,7 +180,7 @@ fn message(task: &v1::Task) -> &str {
 }
 
 /// The ports that its node opens for its tasks.
-pub fn host_ports(task: &v1::Task) -> Vec<Value> {
+pub fn host_ports(task: &v1::Task) -> Vec<model::PortConfig> {
     let of_host = task.ports.iter().filter(|port| port.mode() == v1::PublishMode::Host);
     let shown = of_host.map(|port| {
         let protocol = match port.protocol() {
@@ -185,10 +188,13 @@ pub fn host_ports(task: &v1::Task) -> Vec<Value> {
             v1::Protocol::Sctp => "sctp",
             v1::Protocol::Tcp | v1::Protocol::Unspecified => "tcp",
         };
-        json!({
-            "Protocol": protocol, "TargetPort": port.container_port, "PublishedPort": port.host_port,
-            "PublishMode": "host",
-        })
+        model::PortConfig {
+            name: None,
+            protocol: Some(protocol.to_owned()),
+            target_port: Some(port.container_port),
+            published_port: Some(port.host_port),
+            publish_mode: Some("host".to_owned()),
+        }
     });
     shown.collect()
 }

@@ -3,8 +3,12 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use warren_types::{Capability, EnvVar, HealthCheck, HostEntry, Probe, Seccomp, TaskSpec, Ulimit};
+use warren_types::spec::DEFAULT_STOP_GRACE;
+use warren_types::{
+    Capability, EnvVar, HealthCheck, HostEntry, Probe, RestartPolicy, Seccomp, TaskSpec, Ulimit,
+};
 
+use super::Defaults;
 use super::mounts;
 use super::policies::{
     logs_from_docker, logs_to_docker, resources_from_docker, resources_to_docker, restart_from_docker,
@@ -241,7 +245,7 @@ fn capabilities(reader: &mut SpecReader, field: &str, names: Option<Vec<String>>
 }
 
 /// Without networks and placement, and without what Docker cannot say.
-pub fn to_docker(task: &TaskSpec, ids: &ObjectIds) -> model::TaskSpec {
+pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: Defaults) -> model::TaskSpec {
     let TaskSpec {
         image, command, args, env, container_labels, workdir, user, groups, hostname, hosts, ..
     } = task;
@@ -288,14 +292,14 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds) -> model::TaskSpec {
         open_stdin: None,
         read_only: read_only.then_some(true),
         mounts: mounts::mounts_to_docker(mounts),
-        stop_grace_period: Some(nanos(*stop_grace)),
+        stop_grace_period: defaults.show(*stop_grace == DEFAULT_STOP_GRACE, || nanos(*stop_grace)),
         healthcheck: health.as_ref().and_then(health_to_docker),
         hosts: list(hosts.iter().map(|HostEntry { name, address }| format!("{address} {name}")).collect()),
         dns_config: (dns != model::DnsConfig::default()).then_some(dns),
         secrets: mounts::secrets_to_docker(secrets, ids),
         configs: mounts::configs_to_docker(configs, ids),
         isolation: Some("default".to_owned()),
-        init: Some(*init),
+        init: defaults.show(!init, || *init),
         sysctls: (!sysctls.is_empty()).then(|| sysctls.clone()),
         capability_add: list(cap_add.iter().map(capability).collect()),
         capability_drop: list(cap_drop.iter().map(capability).collect()),
@@ -305,7 +309,7 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds) -> model::TaskSpec {
     model::TaskSpec {
         container_spec: Some(container),
         resources: Some(resources_to_docker(limits, reservations)),
-        restart_policy: Some(restart_to_docker(restart)),
+        restart_policy: defaults.show(*restart == RestartPolicy::default(), || restart_to_docker(restart)),
         force_update: Some(0),
         runtime: Some("container".to_owned()),
         log_driver: logs_to_docker(logs),

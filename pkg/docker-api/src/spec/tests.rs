@@ -109,7 +109,9 @@ fn received(json: Value) -> Result<ReceivedSpec, String> {
 fn every_field_is_shown_as_it_was_sent() {
     let received = received(full()).unwrap();
     assert_eq!(received.warnings, Vec::<String>::new());
-    assert_eq!(serde_json::to_value(to_docker(&received.spec, &ids())).unwrap(), full());
+    for defaults in [Defaults::Shown, Defaults::LeftOut] {
+        assert_eq!(serde_json::to_value(to_docker(&received.spec, &ids(), defaults)).unwrap(), full());
+    }
 }
 
 #[test]
@@ -120,6 +122,33 @@ fn minimal_spec_has_the_defaults_of_warren() {
     });
     let expected = ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("nginx".parse().unwrap()));
     assert_eq!(received(json).unwrap().spec, expected);
+}
+
+#[test]
+fn each_field_that_is_left_out_is_read_as_its_default() {
+    let default = ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("nginx".parse().unwrap()));
+    let show = |defaults| serde_json::to_value(to_docker(&default, &ids(), defaults)).unwrap();
+    let (shown, short) = (show(Defaults::Shown), show(Defaults::LeftOut));
+    let without = |json: &Value, parent: &str, field: &str| {
+        let mut json = json.clone();
+        let object = json.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        let removed = object.remove(field);
+        (json, removed)
+    };
+    let mut rest = shown.clone();
+    for (parent, field) in [
+        ("", "UpdateConfig"),
+        ("", "RollbackConfig"),
+        ("/TaskTemplate", "RestartPolicy"),
+        ("/TaskTemplate/ContainerSpec", "StopGracePeriod"),
+        ("/TaskTemplate/ContainerSpec", "Init"),
+    ] {
+        let (json, removed) = without(&shown, parent, field);
+        assert!(removed.is_some(), "{field} is not shown");
+        assert_eq!(received(json).unwrap().spec, default, "{field}");
+        (rest, _) = without(&rest, parent, field);
+    }
+    assert_eq!(rest, short);
 }
 
 /// `full` with a value at a path.
@@ -214,7 +243,7 @@ fn update_keeps_what_docker_cannot_say() {
     before.placement.tolerations = vec!["dedicated=gpu:NoSchedule".parse().unwrap()];
     before.task.allow_metadata = true;
     before.task.secrets[0].template = true;
-    let mut docker = serde_json::to_value(to_docker(&before, &ids())).unwrap();
+    let mut docker = serde_json::to_value(to_docker(&before, &ids(), Defaults::Shown)).unwrap();
     docker["TaskTemplate"]["ContainerSpec"]["Image"] = json!("nginx:1.28");
     docker["Mode"]["Replicated"]["Replicas"] = json!(5);
     docker["EndpointSpec"]["Ports"].as_array_mut().unwrap().remove(1);
@@ -236,18 +265,24 @@ proptest! {
 
     #[test]
     fn sending_back_what_was_shown_changes_nothing(spec in service_specs()) {
-        let shown = to_docker(&spec, &ids());
-        let updated = updated(&spec, shown, &ids()).map_err(|wrong| TestCaseError::fail(wrong.to_string()))?;
-        prop_assert_eq!(updated.spec, spec);
-        prop_assert!(updated.warnings.is_empty() && updated.volumes.is_empty() && !updated.force);
+        for defaults in [Defaults::Shown, Defaults::LeftOut] {
+            let shown = to_docker(&spec, &ids(), defaults);
+            let updated = updated(&spec, shown, &ids());
+            let updated = updated.map_err(|wrong| TestCaseError::fail(wrong.to_string()))?;
+            prop_assert_eq!(&updated.spec, &spec);
+            prop_assert!(updated.warnings.is_empty() && updated.volumes.is_empty() && !updated.force);
+        }
     }
 
     #[test]
     fn what_docker_can_say_is_the_same_both_ways(spec in service_specs()) {
         let receive = |spec: &ServiceSpec| {
-            let wire = serde_json::to_value(to_docker(spec, &ids())).unwrap();
-            let received = read(serde_json::from_value(wire).unwrap(), &ids());
-            received.map(|received| received.spec).map_err(|wrong| TestCaseError::fail(wrong.to_string()))
+            let [said, without_defaults] = [Defaults::Shown, Defaults::LeftOut].map(|defaults| {
+                let wire = serde_json::to_value(to_docker(spec, &ids(), defaults)).unwrap();
+                read(serde_json::from_value(wire).unwrap(), &ids()).map(|received| received.spec)
+            });
+            prop_assert_eq!(&said, &without_defaults);
+            said.map_err(|wrong| TestCaseError::fail(wrong.to_string()))
         };
         let said = receive(&spec)?;
         prop_assert_eq!(receive(&said)?, said);

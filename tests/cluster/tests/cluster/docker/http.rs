@@ -295,6 +295,9 @@ async fn service_lives_through_the_api() {
     assert_eq!(docker.get(&format!("/tasks/{}", &task[..12])).await["ID"], task);
     let listed = docker.get("/services?status=true").await;
     assert_eq!(listed[0]["ServiceStatus"]["DesiredTasks"], 2);
+    let restart = |service: &Value| service["Spec"]["TaskTemplate"]["RestartPolicy"]["Condition"].clone();
+    assert_eq!((restart(&listed[0]), restart(&created)), (Value::Null, json!("any")));
+    assert_eq!(listed[0]["Spec"]["UpdateConfig"], created["Spec"]["UpdateConfig"]);
 
     let logs = docker.call("GET", "/services/web/logs?stdout=1&details=1&timestamps=1", None).await;
     assert!(logs.head.contains("application/vnd.docker.multiplexed-stream"), "{}", logs.head);
@@ -314,10 +317,15 @@ async fn service_lives_through_the_api() {
     spec["TaskTemplate"]["ContainerSpec"]["Isolation"] = json!("hyperv");
     let refused = docker.call("POST", &update(&current), Some(spec)).await.refused(400);
     assert!(refused.starts_with("TaskTemplate.ContainerSpec.Isolation: "), "{refused}");
-    let mut spec = current["Spec"].clone();
-    spec["TaskTemplate"]["ContainerSpec"]["Image"] = json!("nginx:1.28");
+    // What a list leaves out stays as it is when it is sent back.
+    let image = json!("nginx:1.28");
+    let mut spec = docker.get("/services").await[0]["Spec"].clone();
+    spec["TaskTemplate"]["ContainerSpec"]["Image"] = image.clone();
     docker.post(&update(&current), spec.clone()).await;
     docker.call("POST", &update(&current), Some(spec)).await.refused(409);
+    let mut expected = current["Spec"].clone();
+    expected["TaskTemplate"]["ContainerSpec"]["Image"] = image;
+    assert_eq!(docker.get("/services/web").await["Spec"], expected);
     eventually_async(WAIT_DEADLINE, "new tasks", running("nginx:1.28")).await;
     rollout_completed(&world.local().await, "web").await;
     assert_eq!(docker.get("/services/web").await["UpdateStatus"]["State"], "completed");

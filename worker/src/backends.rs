@@ -1,8 +1,9 @@
 //! The backends of a worker on its machine: containers, images, network.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use warren_container_programs::ContainerPrograms;
 use warren_dns::DnsSockets;
 use warren_image::{ImageStore, InvalidHost, RegistrySettings};
 use warren_network::{LinuxNetwork, NamespaceLock, NetworkBackend, WireGuardProgram};
@@ -61,6 +62,9 @@ pub enum HostBackendsError {
     /// The runtime cannot be set up.
     #[error(transparent)]
     Runtime(#[from] warren_runtime::Error),
+    /// A directory cannot be created.
+    #[error("cannot create a directory of the node: {0}")]
+    Directory(#[from] std::io::Error),
     /// A configured registry is invalid.
     #[error(transparent)]
     Registry(#[from] InvalidHost),
@@ -90,6 +94,11 @@ impl BackendConfig {
         }
         Ok(registries)
     }
+}
+
+/// Directory of the programs for containers.
+pub(crate) fn programs_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("worker/bin")
 }
 
 fn linux_network(config: &BackendConfig) -> LinuxNetwork {
@@ -124,9 +133,12 @@ impl HostBackends {
         let containerd = ContainerdSupervisor::ensure(options).await?;
         let settings = ContainerdSettings::new(&containerd.endpoint().socket);
         let (cgroup_parent, exec_dir) = (config.cgroup_parent.clone(), config.run_dir.join("exec"));
+        std::fs::create_dir_all(&exec_dir)?;
         let runtime = ContainerdRuntime::new(ContainerdSettings {
             cgroup_parent,
             exec_dir,
+            // The worker installs it before it runs containers.
+            exec_program: ContainerPrograms::in_dir(&programs_dir(&config.data_dir)).exec,
             runtime: oci_runtime,
             ..settings
         })?;

@@ -3,7 +3,7 @@
 //!
 //! Each handler is a pair of `ensure` and `remove` (or `reserve`, `route` and `release`), all idempotent.
 
-pub(crate) mod exec_plans;
+pub(crate) mod check_programs;
 pub(crate) mod files;
 pub(crate) mod images;
 pub(crate) mod ports;

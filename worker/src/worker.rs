@@ -22,7 +22,7 @@ use warren_security::{
 use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeCondition, NodeId};
 
-use crate::backends::HostBackends;
+use crate::backends::{HostBackends, programs_dir};
 use crate::cache::{AssignmentCache, Cache, NetworkViewCache, cache_files};
 use crate::certificate::CertificateRenewal;
 use crate::connectivity::ConnectivityMonitor;
@@ -193,7 +193,7 @@ impl Worker {
         ensure_private_dir(&own.join("spool"))?;
         let private_key = ensure_wireguard_key(&own.join(wireguard_key::FILE))?;
         let wireguard_key = wireguard_key::public_half(&private_key);
-        let programs = install_programs(own.join("bin")).await?;
+        let programs = install_programs(programs_dir(&config.data_dir)).await?;
         let logger = programs.logger.clone();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let shutdown = Shutdown::new();
@@ -258,7 +258,6 @@ impl Worker {
             Arc::new(ManagerImageHolders::new(line)),
             desired_rx.clone(),
             metrics.clone(),
-            &programs,
         );
         let supervisor = TaskSupervisor::new(TaskSupervisorParts {
             executor: action_executor(

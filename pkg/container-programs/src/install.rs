@@ -56,8 +56,17 @@ pub struct ContainerPrograms {
     pub logger: PathBuf,
     /// For a mount into a container, run as `init -- PROGRAM ARGUMENT...`.
     pub init: PathBuf,
-    /// Started with an [`ExecPlan`](crate::plan::ExecPlan) on its standard input.
+    /// Started with a socket for the messages of [`plan`](crate::plan) as its standard input.
     pub exec: PathBuf,
+}
+
+impl ContainerPrograms {
+    /// The paths in `dir`, which [`ensure_installed`] writes.
+    #[must_use]
+    pub fn in_dir(dir: &Path) -> Self {
+        let path = |program: &EmbeddedProgram| dir.join(program.name);
+        Self { logger: path(&LOGGER), init: path(&INIT), exec: path(&EXEC) }
+    }
 }
 
 /// Ensures that `dir`, which must exist, has all programs of this version, and that they can be executed.
@@ -67,18 +76,17 @@ pub struct ContainerPrograms {
 /// # Errors
 /// [`Error::Install`] and [`Error::Execute`].
 pub fn ensure_installed(dir: &Path) -> Result<ContainerPrograms, Error> {
-    Ok(ContainerPrograms {
-        logger: ensure(dir, &LOGGER)?,
-        init: ensure(dir, &INIT)?,
-        exec: ensure(dir, &EXEC)?,
-    })
+    for program in [LOGGER, INIT, EXEC] {
+        ensure(dir, &program)?;
+    }
+    Ok(ContainerPrograms::in_dir(dir))
 }
 
-fn ensure(dir: &Path, program: &EmbeddedProgram) -> Result<PathBuf, Error> {
+fn ensure(dir: &Path, program: &EmbeddedProgram) -> Result<(), Error> {
     let name = program.name;
     let path = dir.join(name);
     if is_installed(&path, program) {
-        return Ok(path);
+        return Ok(());
     }
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +103,7 @@ fn ensure(dir: &Path, program: &EmbeddedProgram) -> Result<PathBuf, Error> {
         // A leftover is removed by the next installation.
         let _ = std::fs::remove_file(&new);
     }
-    installed.map(|()| path)
+    installed
 }
 
 impl EmbeddedProgram {

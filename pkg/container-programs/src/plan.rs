@@ -1,10 +1,11 @@
-//! The input of `warren-exec`: container, program, and its user and limits.
+//! The protocol of `warren-exec`, on a socket that is its standard input.
 //!
-//! Sent over its standard input, which stays open until the answer arrives: a length as u32, then that many
-//! bytes of fields, each a tag as u8, a length as u32, and content. Integers are little-endian. Unlike
-//! arguments and an environment, no other process on the machine can read it.
+//! The agent sends an [`ExecPlan`]: a length as u32, then that many bytes of fields, each a tag as u8, a length as u32,
+//! and content. Integers are little-endian. Unlike arguments and an environment, no other process on the machine can
+//! read it. Each byte after the plan is the number of a signal for the program. When the agent closes the socket, the
+//! program is killed.
 //!
-//! It answers on its standard error with one line: see [`ExecOutcome`].
+//! `warren-exec` answers with lines: see [`ExecReply`].
 
 /// A program to run in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub struct ExecPlan {
     pub pid: u32,
     /// Unique suffix of the paths of all its cgroups.
     pub cgroup: String,
-    /// The program and its process group are killed after this time.
-    pub timeout_ms: u64,
+    /// File of the host that becomes the standard input; empty: the null device of the container.
+    pub input: Vec<u8>,
     /// Program and arguments, never empty.
     pub arguments: Vec<Vec<u8>>,
     /// `NAME=value`.
@@ -52,20 +53,34 @@ pub struct CapabilityMasks {
     pub ambient: u64,
 }
 
-/// The result, in one line.
+/// A message of `warren-exec`, in one line: [`ExecReply::Started`] and [`ExecReply::Exited`], or
+/// [`ExecReply::Failed`] alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExecOutcome {
+pub enum ExecReply {
+    /// `started PID`: the program runs, with this process id on the host. It leads a session.
+    Started(u32),
     /// `exited CODE`: exit status; 128 + signal number when a signal ended it.
-    Exited(i32),
-    /// `late`: it exceeded the timeout and was killed.
-    TimedOut,
-    /// `failed REASON`: it could not be started.
-    Failed(String),
+    Exited(u32),
+    /// `failed FAILURE REASON`: the program could not be started.
+    Failed(ExecFailure, String),
+}
+
+/// What is wrong with a program that could not be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecFailure {
+    /// The container has ended.
+    Ended,
+    /// The command is missing or cannot be executed.
+    Command,
+    /// The directory is missing or cannot be entered.
+    Directory,
+    /// Anything else.
+    Other,
 }
 
 const PID: u8 = 1;
 const CGROUP: u8 = 2;
-const TIMEOUT: u8 = 3;
+const INPUT: u8 = 3;
 const ARGUMENT: u8 = 4;
 const VARIABLE: u8 = 5;
 const DIRECTORY: u8 = 6;
@@ -90,7 +105,7 @@ impl ExecPlan {
         let CapabilityMasks { bounding, effective, permitted, inheritable, ambient } = self.capabilities;
         put(PID, &self.pid.to_le_bytes());
         put(CGROUP, self.cgroup.as_bytes());
-        put(TIMEOUT, &self.timeout_ms.to_le_bytes());
+        put(INPUT, &self.input);
         self.arguments.iter().for_each(|argument| put(ARGUMENT, argument));
         self.environment.iter().for_each(|variable| put(VARIABLE, variable));
         put(DIRECTORY, &self.directory);
@@ -122,7 +137,7 @@ impl ExecPlan {
             match *tag {
                 PID => plan.pid = decode_u32(content)?,
                 CGROUP => plan.cgroup = String::from_utf8(content.to_vec()).ok()?,
-                TIMEOUT => plan.timeout_ms = decode_u64(content)?,
+                INPUT => plan.input = content.to_vec(),
                 ARGUMENT => plan.arguments.push(content.to_vec()),
                 VARIABLE => plan.environment.push(content.to_vec()),
                 DIRECTORY => plan.directory = content.to_vec(),
@@ -160,26 +175,49 @@ fn decode_u64(content: &[u8]) -> Option<u64> {
     content.try_into().ok().map(u64::from_le_bytes)
 }
 
-impl ExecOutcome {
+impl ExecReply {
     /// The line, without a line feed.
     #[must_use]
     pub fn to_line(&self) -> String {
         match self {
+            Self::Started(pid) => format!("started {pid}"),
             Self::Exited(code) => format!("exited {code}"),
-            Self::TimedOut => "late".to_owned(),
-            Self::Failed(reason) => format!("failed {}", reason.replace('\n', " ")),
+            Self::Failed(failure, reason) => {
+                format!("failed {} {}", failure.as_str(), reason.replace('\n', " "))
+            }
         }
     }
 
     /// Parses a line; `None` when it is invalid.
     #[must_use]
-    pub fn parse(line: &str) -> Option<ExecOutcome> {
-        match line.trim_end().split_once(' ') {
-            Some(("exited", code)) => code.parse().ok().map(Self::Exited),
-            Some(("failed", reason)) => Some(Self::Failed(reason.to_owned())),
-            None if line.trim_end() == "late" => Some(Self::TimedOut),
+    pub fn parse(line: &str) -> Option<ExecReply> {
+        let (kind, rest) = line.split_once(' ')?;
+        match kind {
+            "started" => rest.parse().ok().map(Self::Started),
+            "exited" => rest.parse().ok().map(Self::Exited),
+            "failed" => {
+                let (failure, reason) = rest.split_once(' ')?;
+                Some(Self::Failed(ExecFailure::parse(failure)?, reason.to_owned()))
+            }
             _ => None,
         }
+    }
+}
+
+impl ExecFailure {
+    const ALL: [Self; 4] = [Self::Ended, Self::Command, Self::Directory, Self::Other];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Command => "command",
+            Self::Directory => "directory",
+            Self::Other => "other",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|failure| failure.as_str() == text)
     }
 }
 
@@ -191,7 +229,7 @@ mod tests {
         ExecPlan {
             pid: 7,
             cgroup: "/warren/n/t-1".into(),
-            timeout_ms: 5000,
+            input: b"/proc/1/fd/7".to_vec(),
             arguments: vec![b"sh".to_vec(), b"-c".to_vec(), Vec::new()],
             environment: vec![b"A=b\n\xff".to_vec()],
             directory: b"/".to_vec(),
@@ -225,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn outcome_is_one_line() {
-        for answer in
-            [ExecOutcome::Exited(3), ExecOutcome::TimedOut, ExecOutcome::Failed("no such program: x".into())]
-        {
-            assert_eq!(ExecOutcome::parse(&answer.to_line()), Some(answer));
+    fn reply_is_one_line() {
+        let failures = ExecFailure::ALL.map(|failure| ExecReply::Failed(failure, "no such file: x".into()));
+        for reply in failures.into_iter().chain([ExecReply::Started(7), ExecReply::Exited(3)]) {
+            assert_eq!(ExecReply::parse(&reply.to_line()), Some(reply));
         }
-        assert_eq!(ExecOutcome::Failed("a\nb".into()).to_line(), "failed a b");
-        assert_eq!(ExecOutcome::parse("exited x"), None);
-        assert_eq!(ExecOutcome::parse(""), None);
+        assert_eq!(ExecReply::Failed(ExecFailure::Other, "a\nb".into()).to_line(), "failed other a b");
+        for invalid in ["exited x", "failed", "failed unknown x", "started -1", ""] {
+            assert_eq!(ExecReply::parse(invalid), None, "{invalid}");
+        }
     }
 }

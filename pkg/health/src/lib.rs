@@ -9,14 +9,12 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod exec;
 mod namespace;
 mod outcome;
 mod probe;
 mod probe_target;
 mod tracker;
 
-pub use exec::{ContainerExec, ExecPlanSource};
 pub use namespace::{SocketError, SocketFactory};
 pub use outcome::{CheckResult, MAX_OUTPUT, ProbeOutcome};
 pub use probe::{ProbeLimits, Prober};

@@ -9,8 +9,6 @@ use std::time::Duration;
 pub struct ProbeTarget {
     /// Container id in the runtime.
     pub container: String,
-    /// Its first process, on the host. It may have ended and its pid may be reused: verify before use.
-    pub pid: u32,
     /// The file to which its network namespace is bound.
     pub netns: PathBuf,
     /// Address of the task in that namespace.

@@ -41,7 +41,6 @@ use crate::error::Error;
 use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_list::{self, ContainerProcess};
-use crate::process_setup::ProcessSetup;
 use crate::spec::{HostFeatures, cgroup_path};
 use crate::usage::{ContainerUsage, UsageCounters};
 use crate::{Result, Runtime};
@@ -80,17 +79,20 @@ pub struct ContainerdSettings {
     pub runtime: OciRuntime,
     /// Architectures of programs in containers under the default seccomp profile.
     pub architectures: AllowedArchitectures,
-    /// Volatile directory for the pipes of further programs in containers, without other users.
+    /// Volatile directory for the pipes of further programs with terminals, without other users.
     pub exec_dir: PathBuf,
+    /// `warren-exec`, for further programs without terminals.
+    pub exec_program: PathBuf,
 }
 
 impl ContainerdSettings {
     /// Defaults for a containerd at `socket`: namespace `warren`, `overlayfs`, cgroups under `/warren`,
-    /// `runc`, programs of the machine's own architecture, and pipes beside the socket.
+    /// `runc`, programs of the machine's own architecture, and pipes and `warren-exec` beside the socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         let socket = socket.into();
         Self {
-            exec_dir: socket.with_file_name("warren-exec"),
+            exec_dir: socket.with_file_name("exec"),
+            exec_program: socket.with_file_name("warren-exec"),
             socket,
             namespace: "warren".to_owned(),
             snapshotter: "overlayfs".to_owned(),
@@ -245,10 +247,6 @@ impl Runtime for ContainerdRuntime {
     fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess> {
         let cgroup = cgroup_path(&self.shared.settings.cgroup_parent, id);
         process_list::read(&self.shared.cgroups.processes(&cgroup), Path::new("/proc"))
-    }
-
-    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
-        self.shared.process_setup(id).await
     }
 
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {

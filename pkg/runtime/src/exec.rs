@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use async_trait::async_trait;
 use oci_spec::runtime as oci;
 use tokio::io::{AsyncRead, AsyncWrite};
+use warren_container_programs::plan::ExecPlan;
 use warren_types::Signal;
 
 use crate::Result;
@@ -28,6 +29,8 @@ pub struct ExecSpec {
     pub input: bool,
     /// It has a terminal of this size.
     pub terminal: Option<TerminalSize>,
+    /// Its standard error is its standard output, as with a terminal.
+    pub combined: bool,
 }
 
 /// Size of a terminal, in characters.
@@ -57,9 +60,9 @@ pub type ExecOutput = Box<dyn AsyncRead + Send + Unpin>;
 pub struct ExecProcess {
     /// Its input, if it has one. Dropping it and [`ExecHandle::close_input`] end the input.
     pub input: Option<ExecInput>,
-    /// Standard output, or all output of a terminal.
+    /// Standard output, or all output.
     pub stdout: ExecOutput,
-    /// Standard error; `None` with a terminal.
+    /// Standard error; `None` if it is the standard output.
     pub stderr: Option<ExecOutput>,
     /// Controls it.
     pub handle: Box<dyn ExecHandle>,
@@ -116,17 +119,9 @@ impl ExecSpec {
     /// The process, from the container's first one.
     pub(crate) fn document(&self, first: &oci::Process, user: Option<&User>) -> oci::Process {
         let mut process = first.clone();
-        let mut environment = first.env().clone().unwrap_or_default();
-        let terminal = self.terminal.is_some().then(terminal_variable);
-        let is_set = |pair: &String| environment.iter().any(|known| name(known) == name(pair));
-        let terminal = terminal.filter(|pair| !is_set(pair));
-        for pair in terminal.iter().chain(&self.environment) {
-            environment.retain(|known| name(known) != name(pair));
-            environment.push(pair.clone());
-        }
         process
             .set_args(Some(self.command.clone()))
-            .set_env(Some(environment))
+            .set_env(Some(self.environment(first.env().clone().unwrap_or_default())))
             .set_terminal(Some(self.terminal.is_some()))
             .set_console_size(self.terminal.and_then(|TerminalSize { columns, rows }| {
                 oci::BoxBuilder::default().height(rows).width(columns).build().ok()
@@ -139,10 +134,39 @@ impl ExecSpec {
         }
         process
     }
+
+    /// The plan without process and input, from that of the container's first process.
+    pub(crate) fn plan(&self, first: &ExecPlan, user: Option<&User>) -> ExecPlan {
+        let mut plan = ExecPlan {
+            arguments: self.command.iter().map(|word| word.clone().into_bytes()).collect(),
+            environment: self.environment(first.environment.clone()),
+            ..first.clone()
+        };
+        if let Some(user) = user.map(identity) {
+            let groups = user.additional_gids().clone().unwrap_or_default();
+            (plan.uid, plan.gid, plan.groups) = (user.uid(), user.gid(), groups);
+        }
+        if let Some(directory) = &self.directory {
+            plan.directory = directory.clone().into_bytes();
+        }
+        plan
+    }
+
+    /// The environment, from that of the container's first process.
+    fn environment<T: AsRef<[u8]> + From<String>>(&self, mut all: Vec<T>) -> Vec<T> {
+        let terminal = self.terminal.is_some().then(terminal_variable);
+        let is_set = |pair: &String| all.iter().any(|known| name(known) == name(pair));
+        let terminal = terminal.filter(|pair| !is_set(pair));
+        for pair in terminal.iter().chain(&self.environment) {
+            all.retain(|known| name(known) != name(pair));
+            all.push(pair.clone().into());
+        }
+        all
+    }
 }
 
-fn name(pair: &str) -> &str {
-    pair.split('=').next().unwrap_or_default()
+fn name(pair: &(impl AsRef<[u8]> + ?Sized)) -> &[u8] {
+    pair.as_ref().split(|byte| *byte == b'=').next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -27,7 +27,6 @@ use crate::error::Error;
 use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_list::ContainerProcess;
-use crate::process_setup::ProcessSetup;
 use crate::usage::ContainerUsage;
 use crate::{Reference, Result, Runtime};
 use warren_types::Signal;
@@ -412,11 +411,6 @@ impl Runtime for FakeRuntime {
 
     async fn image_files(&self, image: &Reference) -> Result<ImageFiles> {
         self.call(RuntimeOperation::ImageFiles, |state| state.image_files(image))
-    }
-
-    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
-        let missing = || Error::NotFound { id: id.to_string(), what: "record" };
-        self.inspect(id).await?.map(|_| ProcessSetup::default()).ok_or_else(missing)
     }
 
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {

@@ -19,6 +19,7 @@ mod container;
 pub mod containerd;
 mod error;
 mod exec;
+mod exec_plan;
 #[cfg(feature = "testing")]
 pub mod fake;
 mod host_check;
@@ -27,7 +28,6 @@ mod image_files;
 mod open_files;
 mod pidfd;
 mod process_list;
-mod process_setup;
 mod programs;
 mod rootfs;
 mod spec;
@@ -52,7 +52,6 @@ pub use host_check::{MIN_KERNEL, kernel_release, major_minor};
 pub use image_files::{ContainerUser, ImageFiles};
 pub use open_files::raise_open_files_limit;
 pub use process_list::ContainerProcess;
-pub use process_setup::ProcessSetup;
 pub use usage::ContainerUsage;
 pub use warren_image::Reference;
 pub use warren_types::Signal;
@@ -120,12 +119,6 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// The processes of the container, by pid; none without a running process. Reads a few small kernel files for each.
     fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess>;
-
-    /// User, capabilities and limits that the processes of a container run with.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] without a record; [`Error::Failed`] if a second process cannot get the same setup.
-    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup>;
 
     /// Runs a further program in a running container, in its namespaces and its cgroup.
     ///

@@ -293,7 +293,7 @@ impl TaskActor {
             NetworkMode::Isolated => (format!("/proc/{pid}/ns/net").into(), Ipv4Addr::LOCALHOST),
             NetworkMode::Host => (HOST_NETNS.into(), self.executor.node_address()),
         };
-        let target = ProbeTarget { container: container::id(&self.task).to_string(), pid, netns, address };
+        let target = ProbeTarget { container: container::id(&self.task).to_string(), netns, address };
         Some(CheckSubject { task: self.task, check, target, since, health })
     }
 

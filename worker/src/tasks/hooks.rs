@@ -84,12 +84,12 @@ async fn run(container: &ContainerId, hook: &LifecycleHook, runtime: &dyn Runtim
             .collect(),
         user,
         directory: workdir,
-        input: false,
-        terminal: None,
+        combined: true,
+        ..ExecSpec::default()
     };
     let process = runtime.exec(container, &spec).await.map_err(|error| format!("was not run: {error}"))?;
     let tail = Mutex::new(Vec::new());
-    let reading = async { tokio::join!(read(Some(process.stdout), &tail), read(process.stderr, &tail)) };
+    let reading = read(process.stdout, &tail);
     tokio::pin!(reading);
     let ended = tokio::select! {
         ended = process.handle.wait() => {
@@ -97,7 +97,7 @@ async fn run(container: &ContainerId, hook: &LifecycleHook, runtime: &dyn Runtim
             let _ = timeout(OUTPUT_WAIT, reading).await;
             ended
         }
-        _ = &mut reading => process.handle.wait().await,
+        () = &mut reading => process.handle.wait().await,
     };
     match ended {
         Ok(0) => Ok(()),
@@ -112,8 +112,7 @@ async fn run(container: &ContainerId, hook: &LifecycleHook, runtime: &dyn Runtim
 }
 
 /// Reads to the end and keeps the last bytes.
-async fn read(output: Option<ExecOutput>, tail: &Mutex<Vec<u8>>) {
-    let Some(mut output) = output else { return };
+async fn read(mut output: ExecOutput, tail: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = AsyncReadExt::read(&mut output, &mut buffer).await {
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);

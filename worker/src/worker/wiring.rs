@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use warren_container_programs::ContainerPrograms;
-use warren_health::{ContainerExec, ProbeLimits, Prober};
+use warren_health::{ProbeLimits, Prober};
 use warren_task::DesiredState;
 use warren_types::ClusterId;
 use warren_volume::{LocalVolumeDriver, SubpathMounts};
 
 use crate::backends::HostBackends;
-use crate::handlers::exec_plans::ExecPlanCache;
+use crate::handlers::check_programs::CheckPrograms;
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::{FindImageHolders, ImageArrivals, TaskImages};
 use crate::handlers::ports::HostPortShares;
@@ -60,7 +60,6 @@ impl SharedHandlers {
         image_holders: Arc<dyn FindImageHolders>,
         desired_state: watch::Receiver<DesiredState>,
         metrics: WorkerMetrics,
-        programs: &ContainerPrograms,
     ) -> Self {
         let kept = Arc::new(LocalVolumeDriver::new(&places.volumes));
         let volumes = TaskVolumes::new(
@@ -69,9 +68,8 @@ impl SharedHandlers {
             Arc::clone(&backends.runtime),
             desired_state,
         );
-        let setups = Arc::new(ExecPlanCache::new(Arc::clone(&backends.runtime)));
-        let exec = ContainerExec::new(programs.exec.clone(), setups);
-        let prober = Prober::new(Arc::new(exec), ProbeLimits::for_cores(cores()));
+        let programs = CheckPrograms(Arc::clone(&backends.runtime));
+        let prober = Prober::new(Arc::new(programs), ProbeLimits::for_cores(cores()));
         let (memory, runtime) = (places.secret_tmpfs.clone(), Arc::clone(&backends.runtime));
         let objects = TmpfsSecretObjects { tmpfs: memory, fetcher: Arc::clone(&secret_fetcher), runtime };
         Self {

@@ -1,78 +1,105 @@
-//! warren-exec: runs a program inside a running container, for a health check.
+//! warren-exec: runs a program inside a running container.
 //!
 //! ```text
-//! warren-exec sealed        with a plan on its standard input: see `plan.rs`
+//! warren-exec        with a socket as its standard input, for the messages of `plan.rs`
 //! ```
 //!
 //! It joins the container's cgroups, so that resource usage is charged to the container, starts a child in its
 //! namespaces with its user, privileges and filters, and waits for it. No process of the container sees or traces one
-//! of this program that has more rights than the container. The program's output goes to standard output; the result
-//! is one line on standard error.
+//! of this program that has more rights than the container. The program has standard output and standard error of
+//! `warren-exec`.
 //!
-//! At the timeout, or when its parent closes the standard input, the program and its process group are
-//! killed; processes that left the group belong to the container, as after `docker exec`.
+//! When its parent closes the socket, the program and its process group are killed; processes that left the group
+//! belong to the container, as after `docker exec`.
 //!
 //! A container must never get write access to a file of the node (CVE-2019-5736: an image whose program is
 //! `/proc/self/exe`): so it first re-executes itself from a copy in sealed memory. It is single-threaded
 //! without dependencies. Start reading at `run`; `inside.rs` has the system calls.
 #![allow(dead_code)] // The shared module also has what only the agent needs.
 
-use std::fs::OpenOptions;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+mod child;
 mod inside;
 #[path = "../plan.rs"]
 mod plan;
 
-use plan::{ExecOutcome, ExecPlan};
+use plan::{ExecFailure, ExecPlan, ExecReply};
 
 /// Limit of a plan, which has an environment and filters.
 const MAX_PLAN_BYTES: usize = 16 << 20;
 /// Time for the parent to send the plan.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Why the program could not be started.
+type Refusal = (ExecFailure, String);
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let answer = match &words[..] {
+    let done = match &words[..] {
         ["--version"] => {
             println!("warren-exec 1");
             return ExitCode::SUCCESS;
         }
         [] => match inside::run_from_sealed_memory() {
             Ok(never) => match never {},
-            Err(why) => ExecOutcome::Failed(format!("cannot run from sealed memory: {why}")),
+            Err(why) => Err(other(format!("cannot run from sealed memory: {why}"))),
         },
-        ["sealed"] => run().unwrap_or_else(ExecOutcome::Failed),
-        _ => ExecOutcome::Failed("must be called without arguments".to_owned()),
+        ["sealed"] => run(),
+        _ => Err(other("must be called without arguments".to_owned())),
     };
-    // A parent that does not read the result does not need it.
-    let _ = writeln!(std::io::stderr(), "{}", answer.to_line());
+    if let Err((failure, reason)) = done {
+        reply(&ExecReply::Failed(failure, reason));
+    }
     ExitCode::SUCCESS
 }
 
-fn run() -> Result<ExecOutcome, String> {
-    inside::make_undumpable().map_err(|error| format!("cannot become undumpable: {error}"))?;
-    let plan = read_plan().ok_or("invalid plan on standard input")?;
-    let container = inside::open_process(plan.pid).map_err(|_| "the container has ended".to_owned())?;
-    let cgroups = cgroup_files(&plan)?;
+fn other(reason: String) -> Refusal {
+    (ExecFailure::Other, reason)
+}
+
+/// A parent that does not read it does not need it.
+fn reply(reply: &ExecReply) {
+    let _ = child::standard_input().write_all(format!("{}\n", reply.to_line()).as_bytes());
+}
+
+fn run() -> Result<(), Refusal> {
+    inside::make_undumpable().map_err(|error| other(format!("cannot become undumpable: {error}")))?;
+    let plan = read_plan().ok_or_else(|| other("invalid plan on standard input".to_owned()))?;
+    let ended = || (ExecFailure::Ended, "the container has ended".to_owned());
+    let container = child::open_process(plan.pid).map_err(|_| ended())?;
+    let cgroups = cgroup_files(&plan).ok_or_else(ended)?;
     // A process that joins a paused container stops as well, and cannot be killed before it resumes.
     if cgroups.iter().any(|cgroup| is_paused(cgroup)) {
-        return Err("the container is paused".to_owned());
+        return Err(other("the container is paused".to_owned()));
     }
+    let input = open_input(&plan).map_err(|error| other(format!("cannot open its input: {error}")))?;
     copy_oom_score(&plan);
     for cgroup in cgroups {
         let joined = OpenOptions::new().write(true).open(&cgroup).and_then(|mut file| file.write_all(b"0"));
-        joined.map_err(|error| format!("cannot join {}: {error}", cgroup.display()))?;
+        joined.map_err(|error| other(format!("cannot join {}: {error}", cgroup.display())))?;
     }
-    let end = Instant::now() + Duration::from_millis(plan.timeout_ms);
-    let child = inside::spawn(&plan, container.as_fd(), end)?;
-    let code = child.and_then(inside::ExecChild::wait);
-    Ok(code.map_or(ExecOutcome::TimedOut, ExecOutcome::Exited))
+    let Some(child) = inside::spawn(&plan, container.as_fd(), input)? else { return Ok(()) };
+    reply(&ExecReply::Started(child.pid()));
+    if let Some(code) = child.wait() {
+        reply(&ExecReply::Exited(code));
+    }
+    Ok(())
+}
+
+fn open_input(plan: &ExecPlan) -> std::io::Result<Option<File>> {
+    match plan.input.is_empty() {
+        true => Ok(None),
+        false => File::open(OsStr::from_bytes(&plan.input)).map(Some),
+    }
 }
 
 fn read_plan() -> Option<ExecPlan> {
@@ -91,9 +118,9 @@ fn read_plan() -> Option<ExecPlan> {
 /// Fills `part` from the standard input.
 fn read_exact(mut part: &mut [u8], end: Instant) -> Option<()> {
     // Without a buffer: what was read ahead would not be waited for.
-    let mut input = inside::standard_input();
+    let mut input = child::standard_input();
     while !part.is_empty() {
-        let is_ready = inside::wait_readable([0, -1], end)[0];
+        let is_ready = child::wait_readable([0, -1], Some(end))[0];
         let count = match is_ready.then(|| input.read(part)) {
             None if Instant::now() < end => continue,
             Some(Ok(count)) if count > 0 => count,
@@ -106,9 +133,8 @@ fn read_exact(mut part: &mut [u8], end: Instant) -> Option<()> {
 
 /// The `cgroup.procs` files of its cgroups. The pid may have been reused by a process outside the
 /// container: then the pidfd opened before refers to that process, which is not entered.
-fn cgroup_files(plan: &ExecPlan) -> Result<Vec<PathBuf>, String> {
-    let path = format!("/proc/{}/cgroup", plan.pid);
-    let text = std::fs::read_to_string(&path).map_err(|_| "the container has ended".to_owned())?;
+fn cgroup_files(plan: &ExecPlan) -> Option<Vec<PathBuf>> {
+    let text = std::fs::read_to_string(format!("/proc/{}/cgroup", plan.pid)).ok()?;
     let is_unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let mut files = Vec::new();
     let mut is_its = false;
@@ -129,7 +155,7 @@ fn cgroup_files(plan: &ExecPlan) -> Result<Vec<PathBuf>, String> {
     }
     // A hierarchy that is not mounted has no limits.
     files.retain(|file| file.exists());
-    if is_its { Ok(files) } else { Err("the container has ended".to_owned()) }
+    is_its.then_some(files)
 }
 
 /// Reads the freezer state next to the joined file: `freezer.state` of version 1, `cgroup.events` of

@@ -5,15 +5,15 @@
 #![allow(unsafe_code)] // Foreign functions are unsafe to call; each call says why it may be made.
 
 use std::convert::Infallible;
-use std::ffi::{CString, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void};
+use std::ffi::{CString, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Read, Result, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::time::Instant;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 
-use crate::plan::{CapabilityMasks, ExecPlan};
+use crate::child::{ExecChild, checked, is_child, owned, wait_readable};
+use crate::plan::{CapabilityMasks, ExecFailure, ExecPlan};
 
 /// New mount, cgroup, UTS, IPC, PID and network namespaces: what runc gives a container.
 const NAMESPACES: c_int = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x2000_0000 | 0x4000_0000;
@@ -48,17 +48,14 @@ const O_NOFOLLOW: c_int = 0o400_000;
 const O_NOFOLLOW: c_int = 0o100_000;
 const F_SETFD: c_int = 2;
 const F_SETFL: c_int = 4;
+/// Limit of what is read of a container's `/etc/passwd`.
+const MAX_PASSWD_BYTES: u64 = 1 << 20;
 /// Major number 1, minor number 3.
 const NULL_DEVICE: u64 = 0x103;
-const POLLIN: c_short = 1;
 const SIGKILL: c_int = 9;
 const SIGPIPE: c_int = 13;
 const SIGCHLD: c_int = 17;
 const SIG_DFL: usize = 0;
-const P_PID: c_int = 1;
-const WNOHANG: c_int = 1;
-const WEXITED: c_int = 4;
-const WNOWAIT: c_int = 0x0100_0000;
 const EACCES: i32 = 13;
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
@@ -82,15 +79,7 @@ mod number {
     pub const KEYCTL: i64 = 219;
 }
 /// Equal on all architectures.
-const SYS_PIDFD_OPEN: c_long = 434;
 const SYS_CLOSE_RANGE: c_long = 436;
-
-#[repr(C)]
-struct PollFd {
-    fd: c_int,
-    events: c_short,
-    revents: c_short,
-}
 
 #[repr(C)]
 struct Limit {
@@ -127,15 +116,11 @@ unsafe extern "C" {
     fn getppid() -> c_int;
     fn close(fd: c_int) -> c_int;
     fn _exit(code: c_int) -> !;
-    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
-    fn waitid(kind: c_int, id: c_int, found: *mut c_void, options: c_int) -> c_int;
-    fn kill(pid: c_int, signal: c_int) -> c_int;
     fn signal(number: c_int, handler: usize) -> usize;
     fn setsid() -> c_int;
     fn umask(mask: c_uint) -> c_uint;
     fn dup2(old: c_int, new: c_int) -> c_int;
     fn pipe2(fds: *mut c_int, flags: c_int) -> c_int;
-    fn poll(fds: *mut PollFd, count: c_ulong, timeout: c_int) -> c_int;
     fn chdir(path: *const c_char) -> c_int;
     fn setrlimit(resource: c_uint, limit: *const Limit) -> c_int;
     fn setgroups(count: usize, groups: *const u32) -> c_int;
@@ -148,19 +133,6 @@ unsafe extern "C" {
     ) -> c_int;
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
-}
-
-fn checked(result: impl Into<i64>) -> Result<c_int> {
-    match result.into() {
-        -1 => Err(Error::last_os_error()),
-        good => Ok(c_int::try_from(good).unwrap_or(c_int::MAX)),
-    }
-}
-
-/// Takes ownership of a file descriptor returned by a call.
-fn owned(fd: c_int) -> OwnedFd {
-    // SAFETY: the kernel just returned the descriptor, and it has no other owner.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 /// Re-executes this program from sealed memory, so that no container can change the file.
@@ -207,28 +179,10 @@ pub fn make_undumpable() -> Result<()> {
     Ok(())
 }
 
-/// The standard input, without a buffer.
-pub fn standard_input() -> ManuallyDrop<File> {
-    // SAFETY: it stays open, and the standard library's buffer of it is not used.
-    ManuallyDrop::new(unsafe { File::from_raw_fd(0) })
-}
-
-/// Opens a pidfd of a process.
-pub fn open_process(pid: u32) -> Result<OwnedFd> {
-    // SAFETY: it takes numbers only.
-    checked(unsafe { syscall(SYS_PIDFD_OPEN, c_long::from(pid), 0 as c_long) }).map(owned)
-}
-
 /// Joins the namespaces of `process`; the PID namespace only for children.
 fn join_namespaces(process: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the file is open, and this process has one thread.
     checked(unsafe { setns(process.as_raw_fd(), NAMESPACES) }).map(drop)
-}
-
-/// The program, as a child that leads a process group.
-pub struct ExecChild {
-    pid: c_int,
-    end: Instant,
 }
 
 /// Why the child could not execute the program: the failed stage, and the errno.
@@ -238,7 +192,7 @@ struct ExecStartError {
 }
 
 /// Stages sent by a child before it exits: the index in this list, then the errno.
-const STEPS: [&str; 13] = [
+const STEPS: [&str; 12] = [
     "cannot set its standard input and output",
     "cannot change to its directory",
     "cannot set its resource limits",
@@ -247,17 +201,18 @@ const STEPS: [&str; 13] = [
     "cannot set its groups",
     "cannot set its user",
     "cannot set no_new_privs",
-    "no such program",
-    "cannot be executed",
+    "cannot execute its program",
     "cannot enter the container",
     "cannot create a session keyring",
     "cannot create its process",
 ];
+const CHDIR: u8 = 1;
+const EXEC: u8 = 8;
 /// Sent instead of a stage, with the pid of the program's process.
 const CREATED: u8 = u8::MAX;
 
-/// Starts the program of `plan` in the namespaces of `container`. Returns after its exec; `None`: it was killed at
-/// `end`, or because the parent closed the standard input.
+/// Starts the program of `plan` in the namespaces of `container`. Returns after its exec; `None`: it was killed,
+/// because the parent closed the socket.
 ///
 /// A process in the PID namespace can be traced by a container with CAP_SYS_PTRACE, whether it is dumpable or not. So
 /// a first child, which stays outside of that namespace, takes on the user, the privileges and the filters of the
@@ -265,32 +220,35 @@ const CREATED: u8 = u8::MAX;
 pub fn spawn(
     plan: &ExecPlan,
     container: BorrowedFd<'_>,
-    end: Instant,
-) -> std::result::Result<Option<ExecChild>, String> {
+    input: Option<File>,
+) -> std::result::Result<Option<ExecChild>, (ExecFailure, String)> {
+    let other = |reason| (ExecFailure::Other, reason);
     let mut ends = [-1; 2];
     // SAFETY: there is room for both numbers.
-    checked(unsafe { pipe2(ends.as_mut_ptr(), O_CLOEXEC) }).map_err(|error| format!("pipe: {error}"))?;
+    checked(unsafe { pipe2(ends.as_mut_ptr(), O_CLOEXEC) })
+        .map_err(|error| other(format!("pipe: {error}")))?;
     let (mut read, write) = (File::from(owned(ends[0])), File::from(owned(ends[1])));
     // SAFETY: it takes nothing.
     let parent = unsafe { getpid() };
     // SAFETY: this process has one thread, so the child is not restricted after the fork.
-    let first = checked(unsafe { fork() }).map_err(|error| format!("fork: {error}"))?;
+    let first = checked(unsafe { fork() }).map_err(|error| other(format!("fork: {error}")))?;
     if first == 0 {
-        let created = apply_plan(plan, container, &write).and_then(|()| create_process(parent));
+        let created =
+            apply_plan(plan, container, input.as_ref(), &write).and_then(|()| create_process(parent));
         report(&write, created.map(|pid| if pid == 0 { exec_in_container(plan, &write) } else { pid }));
     }
-    drop(write);
-    let (mut created, mut failure, mut is_late) = (None, None, false);
+    drop((write, input));
+    let (mut created, mut failure, mut is_abandoned) = (None, None, false);
     let mut message = [0; 5];
     // One from each child.
     for _ in 0..2 {
         let mut ready = [false; 2];
-        while ready == [false; 2] && Instant::now() < end {
-            ready = wait_readable([read.as_raw_fd(), 0], end);
+        while ready == [false; 2] {
+            ready = wait_readable([read.as_raw_fd(), 0], None);
         }
-        is_late = !ready[0];
+        is_abandoned = !ready[0];
         // The end: both children have exited or executed the program.
-        if is_late || read.read_exact(&mut message).is_err() {
+        if is_abandoned || read.read_exact(&mut message).is_err() {
             break;
         }
         let [step, number @ ..] = message;
@@ -301,23 +259,28 @@ pub fn spawn(
             step => failure = Some((step, number)),
         }
     }
-    // SAFETY: it takes numbers only. This child was not reaped, so the number is not reused.
-    unsafe { kill(first, SIGKILL) };
-    reap(first);
-    let child = created.map(|pid| ExecChild { pid, end });
-    if is_late {
+    ExecChild::new(first).kill();
+    let child = created.map(ExecChild::new);
+    if is_abandoned {
         child.iter().for_each(ExecChild::kill);
         return Ok(None);
     }
     let Some((step, errno)) = failure else {
-        return child.map(Some).ok_or_else(|| "its process was not created".to_owned());
+        return child.map(Some).ok_or_else(|| other("its process was not created".to_owned()));
     };
     child.iter().for_each(ExecChild::kill);
-    let program = String::from_utf8_lossy(&plan.arguments[0]).into_owned();
-    Err(match STEPS.get(usize::from(step)).copied().unwrap_or("failed") {
-        "no such program" => format!("no such program in the container: {program}"),
-        step @ "cannot be executed" => format!("{program} {step}: {}", Error::from_raw_os_error(errno)),
-        step => format!("{step}: {}", Error::from_raw_os_error(errno)),
+    let error = Error::from_raw_os_error(errno);
+    Err(match step {
+        CHDIR => (ExecFailure::Directory, error.to_string()),
+        EXEC if errno != ENOENT => (ExecFailure::Command, error.to_string()),
+        EXEC if plan.arguments[0].contains(&b'/') => {
+            (ExecFailure::Command, "no such file or directory".to_owned())
+        }
+        EXEC => (ExecFailure::Command, "executable file not found in $PATH".to_owned()),
+        step => {
+            let step = STEPS.get(usize::from(step)).copied().unwrap_or("failed");
+            other(format!("{step}: {error}"))
+        }
     })
 }
 
@@ -349,6 +312,7 @@ const NONE: c_ulong = 0;
 fn apply_plan(
     plan: &ExecPlan,
     container: BorrowedFd<'_>,
+    input: Option<&File>,
     status: &File,
 ) -> std::result::Result<(), ExecStartError> {
     // SAFETY: it takes numbers and no name.
@@ -356,21 +320,23 @@ fn apply_plan(
     {
         // A kernel without keys.
         Err(error) if error.raw_os_error() == Some(ENOSYS) => {}
-        joined => drop(step_result(11, joined)?),
+        joined => drop(step_result(10, joined)?),
     }
-    step_result(10, join_namespaces(container))?;
+    step_result(9, join_namespaces(container))?;
     let kept = status.as_raw_fd().cast_unsigned();
     // SAFETY: they take numbers of files that are open, and numbers. No file that is closed is used below.
     step_result(0, unsafe {
         umask(0o022);
         signal(SIGPIPE, SIG_DFL);
-        checked(dup2(1, 2))
+        input
+            .map_or(Ok(0), |input| checked(dup2(input.as_raw_fd(), 0)))
             .and_then(|_| checked(syscall(SYS_CLOSE_RANGE, kept + 1, c_uint::MAX, 0 as c_uint)))
             .and_then(|_| if kept > 3 { checked(syscall(SYS_CLOSE_RANGE, 3, kept - 1, 0)) } else { Ok(0) })
     })?;
-    let directory = step_result(1, c_string(&plan.directory))?;
+    own_pipes(plan.uid);
+    let directory = step_result(CHDIR, c_string(&plan.directory))?;
     // SAFETY: the path ends with NUL.
-    step_result(1, checked(unsafe { chdir(directory.as_ptr()) }))?;
+    step_result(CHDIR, checked(unsafe { chdir(directory.as_ptr()) }))?;
     for (resource, soft, hard) in &plan.rlimits {
         let limit = Limit { soft: *soft, hard: *hard };
         // SAFETY: the limit outlives the call.
@@ -389,7 +355,9 @@ fn apply_plan(
         step_result(6, checked(setresuid(plan.uid, plan.uid, plan.uid)))?;
     }
     step_result(4, set_capabilities(&plan.capabilities))?;
-    step_result(0, open_null_input())?;
+    if input.is_none() {
+        step_result(0, open_null_input())?;
+    }
     // SAFETY: they take numbers only. A change of the user sets the first and clears the second.
     unsafe {
         step_result(0, checked(prctl(PR_SET_DUMPABLE, NONE, NONE, NONE, NONE)))?;
@@ -402,6 +370,18 @@ fn apply_plan(
         step_result(3, install_filters(plan))?;
     }
     Ok(())
+}
+
+/// Gives the pipes of the program to its user, who could not open `/dev/stdout` otherwise. What fails does not matter
+/// to most programs.
+fn own_pipes(uid: u32) {
+    for fd in 0..3 {
+        // SAFETY: the file stays open, and is not owned by the value.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+        if file.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
+            let _ = fchown(&*file, Some(uid), None);
+        }
+    }
 }
 
 /// Replaces the standard input by the container's null device: a change of the host's would be one of the host's file.
@@ -425,10 +405,10 @@ fn create_process(parent: c_int) -> std::result::Result<c_int, ExecStartError> {
     // SAFETY: this process has one thread, so the child is not restricted; without a stack it continues here.
     unsafe {
         if getppid() != parent {
-            return Err(ExecStartError { step: 12, errno: ESRCH });
+            return Err(ExecStartError { step: 11, errno: ESRCH });
         }
         let flags = CLONE_PARENT | SIGCHLD as c_ulong;
-        step_result(12, checked(syscall(number::CLONE, flags, NONE, NONE, NONE, NONE)))
+        step_result(11, checked(syscall(number::CLONE, flags, NONE, NONE, NONE, NONE)))
     }
 }
 
@@ -494,9 +474,12 @@ fn install_filters(plan: &ExecPlan) -> Result<()> {
 /// Executes the program, searched in the PATH of the container's environment.
 fn exec_program(plan: &ExecPlan) -> ExecStartError {
     let strings = |list: &[Vec<u8>]| list.iter().map(|item| c_string(item)).collect::<Result<Vec<_>>>();
-    let (Ok(arguments), Ok(environment)) = (strings(&plan.arguments), strings(&plan.environment)) else {
-        return ExecStartError { step: 9, errno: EINVAL };
+    let (Ok(arguments), Ok(mut environment)) = (strings(&plan.arguments), strings(&plan.environment)) else {
+        return ExecStartError { step: EXEC, errno: EINVAL };
     };
+    if !plan.environment.iter().any(|variable| variable.starts_with(b"HOME=")) {
+        environment.extend(c_string(&[b"HOME=", &home_directory(plan.uid)[..]].concat()));
+    }
     let pointers = |list: &[CString]| -> Vec<*const c_char> {
         list.iter().map(|item| item.as_ptr()).chain([std::ptr::null()]).collect()
     };
@@ -519,71 +502,26 @@ fn exec_program(plan: &ExecPlan) -> ExecStartError {
         match Error::last_os_error().raw_os_error().unwrap_or(0) {
             ENOENT | ENOTDIR => {}
             EACCES => worst = EACCES,
-            other => return ExecStartError { step: 9, errno: other },
+            other => return ExecStartError { step: EXEC, errno: other },
         }
     }
-    ExecStartError { step: if worst == ENOENT { 8 } else { 9 }, errno: worst }
+    ExecStartError { step: EXEC, errno: worst }
 }
 
-impl ExecChild {
-    /// Waits for its exit: its status, or 128 and the number of the signal that ended it. `None`: it was
-    /// killed at its end, or because the parent closed the standard input.
-    pub fn wait(self) -> Option<i32> {
-        let process = open_process(self.pid.cast_unsigned()).ok();
-        let process = process.as_ref().map_or(-1, |process| process.as_fd().as_raw_fd());
-        loop {
-            match wait_readable([process, 0], self.end) {
-                [true, _] => return Some(reap(self.pid)),
-                [false, false] if Instant::now() < self.end => {}
-                [false, _] => {
-                    self.kill();
-                    return None;
-                }
-            }
-        }
+/// The home directory of a user in the container's `/etc/passwd`; without an entry `/`, as runc sets it.
+fn home_directory(uid: u32) -> Vec<u8> {
+    let mut text = Vec::new();
+    // It may be a named pipe, or without end.
+    let opened = OpenOptions::new().read(true).custom_flags(O_NONBLOCK | O_NOCTTY).open("/etc/passwd");
+    if let Ok(file) = opened
+        && file.metadata().is_ok_and(|found| found.is_file())
+    {
+        let _ = file.take(MAX_PASSWD_BYTES).read_to_end(&mut text);
     }
-
-    /// Kills and reaps it and its process group.
-    fn kill(&self) {
-        // SAFETY: they take numbers only. The child was not reaped, so the number is not reused; it may not lead its
-        // group yet.
-        unsafe {
-            kill(-self.pid, SIGKILL);
-            kill(self.pid, SIGKILL);
-        }
-        reap(self.pid);
-    }
-}
-
-/// Whether it is a child of this process that was not reaped.
-fn is_child(pid: c_int) -> bool {
-    // As large as siginfo_t.
-    let mut found = [0u64; 16];
-    // SAFETY: there is room for the answer.
-    pid > 0 && unsafe { waitid(P_PID, pid, found.as_mut_ptr().cast(), WEXITED | WNOHANG | WNOWAIT) } == 0
-}
-
-fn reap(pid: c_int) -> i32 {
-    let mut status = 0;
-    // SAFETY: there is room for the status.
-    while let Err(error) = checked(unsafe { waitpid(pid, &raw mut status, 0) }) {
-        if error.kind() != std::io::ErrorKind::Interrupted {
-            return 255;
-        }
-    }
-    match status & 0x7f {
-        0 => (status >> 8) & 0xff,
-        signal => 128 + signal,
-    }
-}
-
-/// Waits until a file is readable or closed by its other side, at most until `end`. Negative numbers are ignored.
-pub fn wait_readable(files: [c_int; 2], end: Instant) -> [bool; 2] {
-    // Rounded up, so that it does not wake just before the deadline.
-    let rest = end.saturating_duration_since(Instant::now()).as_millis().saturating_add(1);
-    let millis = c_int::try_from(rest).unwrap_or(c_int::MAX);
-    let mut polled = files.map(|fd| PollFd { fd, events: POLLIN, revents: 0 });
-    // SAFETY: pointer and count describe `polled`, which outlives the call.
-    let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, millis) };
-    polled.map(|polled| ready > 0 && polled.revents != 0)
+    let entries = text.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':'));
+    let directory = entries.into_iter().find_map(|mut fields| {
+        let found = std::str::from_utf8(fields.nth(2)?).ok()?.parse::<u32>().ok()?;
+        (found == uid).then(|| fields.nth(2))?
+    });
+    directory.filter(|directory| !directory.is_empty()).unwrap_or(b"/").to_vec()
 }

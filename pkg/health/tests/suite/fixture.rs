@@ -79,7 +79,7 @@ impl ProbeFixture {
 
     pub fn target(&self) -> ProbeTarget {
         let netns = format!("/proc/self/fd/{}", self.namespace.as_raw_fd()).into();
-        ProbeTarget { container: "web-1".into(), pid: 1, netns, address: ADDRESS }
+        ProbeTarget { container: "web-1".into(), netns, address: ADDRESS }
     }
 
     /// A listener in the namespace, and its port.

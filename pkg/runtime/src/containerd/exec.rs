@@ -1,8 +1,11 @@
-//! Runs further programs in containers, through containerd and its supervisor.
+//! Runs further programs in containers: those with a terminal through containerd and its supervisor, others with
+//! `warren-exec` (`exec/program.rs`).
 //!
-//! Input and output are named pipes in a directory per program. It exists from before the program is known to
-//! containerd until containerd has forgotten it, so a sweep finds what a killed agent left by these directories. The
-//! supervisor holds both ends of each pipe: a program does not end because this process does.
+//! With a terminal, input and output are named pipes in a directory per program. It exists from before the program is
+//! known to containerd until containerd has forgotten it, so a sweep finds what a killed agent left by these
+//! directories. The supervisor holds both ends of each pipe: a program does not end because this process does.
+
+mod program;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +40,7 @@ use crate::error::Error;
 use crate::exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
 use crate::pidfd::Pidfd;
 use crate::spec::cgroup_path;
-use crate::spec::user::RequestedUser;
+use crate::spec::user::{RequestedUser, User};
 
 const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// Between container and exec id in the name of a directory; neither contains it.
@@ -91,8 +94,8 @@ struct ExecRef {
     exec_id: String,
 }
 
-/// A program of this process, from its directory to its removal.
-struct ContainerExec {
+/// A program with a terminal, from its directory to its removal.
+struct TerminalExec {
     shared: Arc<Inner>,
     exec: ExecRef,
     /// Name of its directory.
@@ -107,6 +110,9 @@ struct ContainerExec {
 impl Inner {
     pub(super) async fn exec(self: &Arc<Self>, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
         spec.validate()?;
+        if spec.terminal.is_none() {
+            return self.exec_program(id, spec).await;
+        }
         let process = self.exec_document(id, spec).await?;
         let (shared, id, spec) = (Arc::clone(self), id.clone(), spec.clone());
         // From its own task, so that it completes even if the caller is cancelled; the result ends the program then.
@@ -141,17 +147,18 @@ impl Inner {
         let document = record.spec.and_then(|any| serde_json::from_slice::<oci::Spec>(&any.value).ok());
         let first = document.and_then(|document| document.process().clone());
         let first = first.ok_or_else(|| missing("process"))?;
-        let user = match &spec.user {
-            None => None,
-            Some(user) => {
-                let asked = RequestedUser::named(user);
-                Some(match asked.numeric() {
-                    Some(user) => user,
-                    None => resolve_user(asked, self.mounts(id).await?).await?,
-                })
-            }
-        };
+        let user = self.exec_user(id, spec).await?;
         Ok(spec.document(&first, user.as_ref()))
+    }
+
+    /// The user that the spec asks for.
+    async fn exec_user(&self, id: &ContainerId, spec: &ExecSpec) -> Result<Option<User>> {
+        let Some(user) = &spec.user else { return Ok(None) };
+        let asked = RequestedUser::named(user);
+        Ok(Some(match asked.numeric() {
+            Some(user) => user,
+            None => resolve_user(asked, self.mounts(id).await?).await?,
+        }))
     }
 
     async fn start_exec(
@@ -167,7 +174,7 @@ impl Inner {
         let exec = ExecRef { id, exec_id };
         let (shared, pidfd) = (Arc::clone(&self), None);
         let mut started =
-            ContainerExec { shared, exec, name, pid: 0, pidfd, has_ended: AtomicBool::new(true) };
+            TerminalExec { shared, exec, name, pid: 0, pidfd, has_ended: AtomicBool::new(true) };
         let pipes = started.open_pipes(spec).map_err(|error| Error::Failed {
             action: "create the pipes of a program".to_owned(),
             reason: error.to_string(),
@@ -182,8 +189,8 @@ impl Inner {
             container_id: started.exec.id.to_string(),
             stdin: path("stdin", spec.input),
             stdout: path("stdout", true),
-            stderr: path("stderr", spec.terminal.is_none()),
-            terminal: spec.terminal.is_some(),
+            stderr: String::new(),
+            terminal: true,
             spec: Some(Any { type_url: PROCESS_TYPE.to_owned(), value }),
             exec_id: started.exec.exec_id.clone(),
         };
@@ -205,8 +212,8 @@ impl Inner {
         }
         started.has_ended = AtomicBool::new(false);
         started.pidfd = open_pidfd(&started.exec.id, started.pid);
-        let ExecPipes { input, stdout, stderr } = pipes;
-        Ok(ExecProcess { input, stdout, stderr, handle: Box::new(started) })
+        let (input, stdout) = pipes;
+        Ok(ExecProcess { input, stdout, stderr: None, handle: Box::new(started) })
     }
 
     /// Waits for the end of a program; returns its exit code.
@@ -321,43 +328,32 @@ impl Inner {
     }
 }
 
-/// This process's ends of the pipes.
-struct ExecPipes {
-    input: Option<ExecInput>,
-    stdout: ExecOutput,
-    stderr: Option<ExecOutput>,
-}
-
-impl ContainerExec {
+impl TerminalExec {
     fn dir(&self) -> PathBuf {
         self.shared.settings.exec_dir.join(&self.name)
     }
 
     /// Creates and opens the pipes. The output is read only after the start: before that, no writer is like its end.
-    fn open_pipes(&self, spec: &ExecSpec) -> io::Result<ExecPipes> {
+    fn open_pipes(&self, spec: &ExecSpec) -> io::Result<(Option<ExecInput>, ExecOutput)> {
         let dir = self.dir();
         fs::create_dir_all(&dir)?;
         let create = |file: &str| {
             let path = dir.join(file);
             mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map(|()| path)
         };
-        let output = |file: &str| -> io::Result<ExecOutput> {
-            Ok(Box::new(pipe::OpenOptions::new().open_receiver(create(file)?)?))
+        let output = || -> io::Result<ExecOutput> {
+            Ok(Box::new(pipe::OpenOptions::new().open_receiver(create("stdout")?)?))
         };
         let input = || -> io::Result<ExecInput> {
             // Also for reading: the supervisor opens its end later.
             Ok(Box::new(pipe::OpenOptions::new().read_write(true).open_sender(create("stdin")?)?))
         };
-        Ok(ExecPipes {
-            input: spec.input.then(input).transpose()?,
-            stdout: output("stdout")?,
-            stderr: spec.terminal.is_none().then(|| output("stderr")).transpose()?,
-        })
+        Ok((spec.input.then(input).transpose()?, output()?))
     }
 }
 
 #[async_trait]
-impl ExecHandle for ContainerExec {
+impl ExecHandle for TerminalExec {
     async fn wait(&self) -> Result<u32> {
         let ended = self.shared.wait_exec(&self.exec).await;
         if matches!(ended, Ok(_) | Err(Error::NotFound { .. })) {
@@ -392,7 +388,7 @@ impl ExecHandle for ContainerExec {
     }
 }
 
-impl Drop for ContainerExec {
+impl Drop for TerminalExec {
     fn drop(&mut self) {
         let has_ended = self.has_ended.load(Ordering::Relaxed);
         if !has_ended && self.pid > 0 {

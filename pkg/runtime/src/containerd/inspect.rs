@@ -8,14 +8,12 @@ use containerd_client::services::v1::snapshots as snap;
 use containerd_client::services::v1::{Container, GetRequest, ListContainersRequest};
 use containerd_client::types::v1::{Process as Shown, Status as Stage};
 use futures::{StreamExt, stream};
-use oci_spec::runtime as oci;
 use warren_image::{CallError, with_deadline};
 
 use super::{Inner, LIST_TIMEOUT, RECORD_TIMEOUT, STATE_TIMEOUT, record};
 use crate::Result;
 use crate::container::{ContainerId, ContainerStatus, ProcessExit, ProcessState};
 use crate::error::Error;
-use crate::process_setup::ProcessSetup;
 
 /// Maximum concurrent process queries.
 const MAX_CONCURRENT_QUERIES: usize = 16;
@@ -45,16 +43,6 @@ impl Inner {
         let key = record.snapshot_key.clone();
         let (process, snapshot) = tokio::try_join!(self.process(id), self.has_snapshot(&key))?;
         Ok(record::parse_record(record, process, snapshot))
-    }
-
-    pub(super) async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
-        let missing = || Error::NotFound { id: id.to_string(), what: "record" };
-        let record = self.get_record(id).await?.ok_or_else(missing)?;
-        let document = record.spec.map(|spec| spec.value).unwrap_or_default();
-        let failed = |reason: String| Error::Failed { action: format!("read the setup of {id}"), reason };
-        let document: oci::Spec =
-            serde_json::from_slice(&document).map_err(|error| failed(error.to_string()))?;
-        ProcessSetup::from_document(&document).map_err(failed)
     }
 
     pub(super) async fn records(&self) -> Result<Vec<Container>> {

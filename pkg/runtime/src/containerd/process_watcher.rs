@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use containerd_client::services::v1::WaitRequest;
 use tokio::task::AbortHandle;
+use warren_container_programs::plan::ExecPlan;
 use warren_image::{ContainerdConnection, with_deadline};
 
 use super::RECORD_TIMEOUT;
@@ -43,6 +44,8 @@ pub(super) struct ProcessWatcher {
 struct WatchedProcess {
     pid: u32,
     pidfd: Arc<Pidfd>,
+    /// For further programs in the container; `None` before the first one.
+    exec_plan: Option<Arc<ExecPlan>>,
     _waiter: AbortOnDrop,
 }
 
@@ -74,7 +77,7 @@ impl ProcessWatcher {
                 announcer.broadcast_exit(name, pid, exit);
             }
         });
-        held.insert(id.clone(), WatchedProcess { pid, pidfd, _waiter: waiting });
+        held.insert(id.clone(), WatchedProcess { pid, pidfd, exec_plan: None, _waiter: waiting });
     }
 
     /// Sends a signal through a handle; returns whether the process existed. `None`: no handle, or the kernel
@@ -82,6 +85,22 @@ impl ProcessWatcher {
     pub fn signal(&self, id: &ContainerId, signal: Signal) -> Option<bool> {
         let pidfd = self.processes.lock().expect("no holder panics").get(id)?.pidfd.clone();
         pidfd.send(signal).ok()
+    }
+
+    /// Pid and plan of a container that [`ProcessWatcher::keep_exec_plan`] was called for. The process may have ended.
+    pub fn exec_target(&self, id: &ContainerId) -> Option<(u32, Arc<ExecPlan>)> {
+        let held = self.processes.lock().expect("no holder panics");
+        let process = held.get(id)?;
+        Some((process.pid, Arc::clone(process.exec_plan.as_ref()?)))
+    }
+
+    /// Keeps the plan until the container's process is forgotten.
+    pub fn keep_exec_plan(&self, id: &ContainerId, pid: u32, plan: &Arc<ExecPlan>) {
+        if let Some(process) = self.processes.lock().expect("no holder panics").get_mut(id)
+            && process.pid == pid
+        {
+            process.exec_plan = Some(Arc::clone(plan));
+        }
     }
 
     pub fn forget(&self, id: &ContainerId) {

@@ -21,7 +21,8 @@ const PIPE: usize = 64 << 10;
 struct FakeProgram {
     input: DuplexStream,
     stdout: DuplexStream,
-    stderr: DuplexStream,
+    /// `None`: the standard output.
+    stderr: Option<DuplexStream>,
     size: watch::Receiver<TerminalSize>,
 }
 
@@ -69,8 +70,13 @@ impl FakeRuntime {
         let (stderr, far_stderr) = duplex(PIPE);
         let (size, far_size) = watch::channel(spec.terminal.unwrap_or_default());
         let (end, exit) = watch::channel(None);
-        let program =
-            FakeProgram { input: far_input, stdout: far_stdout, stderr: far_stderr, size: far_size };
+        let is_separate = spec.terminal.is_none() && !spec.combined;
+        let program = FakeProgram {
+            input: far_input,
+            stdout: far_stdout,
+            stderr: is_separate.then_some(far_stderr),
+            size: far_size,
+        };
         let (asked, ended) = (spec.clone(), end.clone());
         let task = tokio::spawn(async move {
             let code = program.run(&asked).await;
@@ -81,7 +87,7 @@ impl FakeRuntime {
         Ok(ExecProcess {
             input: spec.input.then(|| Box::new(input) as _),
             stdout: Box::new(stdout),
-            stderr: spec.terminal.is_none().then(|| Box::new(stderr) as _),
+            stderr: is_separate.then(|| Box::new(stderr) as _),
             handle: Box::new(handle),
         })
     }
@@ -108,7 +114,8 @@ impl FakeProgram {
             "words" => {
                 let about = format!("{:?} {:?} {:?}", spec.environment, spec.user, spec.directory);
                 let out = self.stdout.write_all(about.as_bytes()).await;
-                out.and(self.stderr.write_all(b"error").await).map(|()| 0)
+                let stderr = self.stderr.as_mut().unwrap_or(&mut self.stdout);
+                out.and(stderr.write_all(b"error").await).map(|()| 0)
             }
             _ => std::future::pending().await,
         };

@@ -1,75 +1,50 @@
-//! Programs that run next to the first process of a container, such as checks, have its setup.
+//! Programs that run next to the first process of a container have its setup.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warren_container_programs::plan::{CapabilityMasks, ExecPlan};
-use warren_health::{ContainerExec, Exec, ExecPlanSource, ExecResult, ExecStatus, ProbeTarget};
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
 use warren_runtime::containerd::ContainerdRuntime;
-use warren_runtime::{ContainerId, ContainerSpec, Runtime, SeccompPolicy};
+use warren_runtime::{ContainerSpec, Error, ExecProcess, ExecSpec, Runtime, SeccompPolicy};
 
 use warren_testkit::containerd::ctr;
 use warren_testkit::tool;
 
-use crate::world::{RuntimeFixture, end, run, spec};
+use crate::world::{RuntimeFixture, end, eventually, id, run, spec};
 
-/// Asks the runtime each time.
-struct UncachedPlans(ContainerdRuntime);
-
-#[async_trait::async_trait]
-impl ExecPlanSource for UncachedPlans {
-    async fn exec_plan(&self, container: &str) -> Result<ExecPlan, String> {
-        let id = ContainerId::parse(container).map_err(|error| error.to_string())?;
-        let setup = self.0.process_setup(&id).await.map_err(|error| error.to_string())?;
-        let [bounding, effective, permitted, inheritable, ambient] = setup.capabilities;
-        Ok(ExecPlan {
-            cgroup: setup.cgroup,
-            environment: setup.environment.into_iter().map(String::into_bytes).collect(),
-            directory: setup.directory.into_bytes(),
-            uid: setup.uid,
-            gid: setup.gid,
-            groups: setup.groups,
-            capabilities: CapabilityMasks { bounding, effective, permitted, inheritable, ambient },
-            no_new_privileges: setup.no_new_privileges,
-            rlimits: setup.limits,
-            seccomp_filters: setup.filters,
-            ..ExecPlan::default()
-        })
-    }
+fn shell_command(script: &str) -> ExecSpec {
+    command(&["sh", "-c", script])
 }
 
-fn exec(world: &RuntimeFixture) -> ContainerExec {
-    let programs = warren_container_programs::ensure_installed(world.containerd.dir()).unwrap();
-    ContainerExec::new(
-        programs.exec,
-        Arc::new(UncachedPlans(ContainerdRuntime::new(world.containerd.settings()).unwrap())),
-    )
+fn command(words: &[&str]) -> ExecSpec {
+    let command = words.iter().map(|&word| word.to_owned()).collect();
+    ExecSpec { command, combined: true, ..ExecSpec::default() }
 }
 
-fn target(name: &str, pid: u32) -> ProbeTarget {
-    let netns = Path::new("/nowhere").to_owned();
-    ProbeTarget { container: name.to_owned(), pid, netns, address: "10.0.0.1".parse().unwrap() }
+/// Runs a program to its end: its exit code, and its whole output.
+async fn exec(runtime: &ContainerdRuntime, name: &str, spec: &ExecSpec) -> Result<(u32, String), Error> {
+    let ExecProcess { mut stdout, handle, .. } = runtime.exec(&id(name), spec).await?;
+    let mut output = String::new();
+    let all = async { tokio::join!(stdout.read_to_string(&mut output), handle.wait()) };
+    let (read, code) = timeout(TIMEOUT, all).await.expect("the program ends");
+    read.unwrap();
+    Ok((code?, output))
 }
 
-fn shell_command(script: &str) -> Vec<String> {
-    ["sh", "-c", script].map(str::to_owned).to_vec()
-}
-
-const LONG: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The varying part of a container.
 type Change = fn(&mut ContainerSpec);
 
 /// What each line of the container's output reports, and what a program next to it must report too.
-const REPORT_SCRIPT: &str = "id; hostname; pwd; echo $OWN; grep -e Cap -e NoNewPrivs -e Seccomp: /proc/self/status; \
+const REPORT_SCRIPT: &str = "id; hostname; pwd; echo $OWN; echo $HOME; \
+                    grep -e Cap -e NoNewPrivs -e Seccomp: /proc/self/status; \
                     ulimit -n; cat /proc/self/oom_score_adj; unshare -m true 2>&1 | grep -c permitted; \
                     cat /proc/self/cgroup; umask; cat /proc/1/cmdline | grep -c sleeping";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exec_has_identity_of_first_process() {
     let world = RuntimeFixture::start().await;
-    let exec = exec(&world);
     let cases: [(&str, Change); 5] = [
         ("plain", |_| ()),
         ("user", |spec| {
@@ -90,17 +65,17 @@ async fn exec_has_identity_of_first_process() {
         let mut spec = ContainerSpec { log, ..spec(name, &["sh", "-c", &script]) };
         spec.env.push(("OWN".into(), "of the container".into()));
         change(&mut spec);
-        let pid = run(&world.runtime, &spec).await;
+        run(&world.runtime, &spec).await;
         let own = dir.join("stdout");
         let is_written =
             || async { std::fs::read_to_string(&own).is_ok_and(|text| text.ends_with("that is all\n")) };
-        crate::world::eventually("the container's own words", is_written).await;
+        eventually("the container's own words", is_written).await;
         let own = std::fs::read_to_string(&own).unwrap();
         // A larger output would be truncated on one side only.
         for line in REPORT_SCRIPT.split("; ") {
-            let ran = exec.run(&target(name, pid), &shell_command(line), LONG).await;
-            assert!(own.contains(&ran.output), "{name}: {line}: {ran:?} instead of {own}");
-            assert!(!ran.output.is_empty(), "{name}: {line}: {ran:?}");
+            let (code, output) = exec(&world.runtime, name, &shell_command(line)).await.unwrap();
+            assert!(own.contains(&output), "{name}: {line}: {output} instead of {own}");
+            assert!(!output.is_empty(), "{name}: {line}: {code}");
         }
         end(&world.runtime, &spec).await;
     }
@@ -110,47 +85,29 @@ async fn exec_has_identity_of_first_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn exec_end_is_reported_and_nothing_is_left() {
     let world = RuntimeFixture::start().await;
-    let exec = exec(&world);
-    let spec = spec("holds", &["sh", "-c", "sleep 100000"]);
-    let pid = run(&world.runtime, &spec).await;
-    let at = target("holds", pid);
-    let ran = |script: &'static str, within| {
-        let (exec, at) = (&exec, &at);
-        async move { exec.run(at, &shell_command(script), within).await }
-    };
-    let exited = |code, output: &str| ExecResult { status: ExecStatus::Exited(code), output: output.into() };
-    assert_eq!(ran("echo out; echo err >&2; exit 3", LONG).await, exited(3, "out\nerr\n"));
-    assert_eq!(ran("kill -9 $$", LONG).await, exited(137, ""));
-    assert_eq!(ran("/no/such/program", LONG).await.status, ExecStatus::Exited(127));
-    let long = ran("i=0; while [ $i -lt 9999 ]; do i=$((i+1)); echo 0123456789; done", LONG).await;
-    assert_eq!((long.status, long.output.len()), (ExecStatus::Exited(0), 512));
-    let missing = exec.run(&at, &["no-such-program".into()], LONG).await;
-    assert_eq!(
-        missing.status,
-        ExecStatus::Failed("no such program in the container: no-such-program".into())
-    );
-    let directory = exec.run(&at, &["/etc".into()], LONG).await;
-    assert!(matches!(&directory.status, ExecStatus::Failed(why) if why.contains("denied")), "{directory:?}");
+    let holds = spec("holds", &["sh", "-c", "sleep 100000"]);
+    run(&world.runtime, &holds).await;
+    let ran = async |script| exec(&world.runtime, "holds", &shell_command(script)).await;
+    assert_eq!(ran("echo out; echo err >&2; exit 3").await.unwrap(), (3, "out\nerr\n".into()));
+    let (code, output) =
+        ran("i=0; while [ $i -lt 9999 ]; do i=$((i+1)); echo 0123456789; done").await.unwrap();
+    assert_eq!((code, output.len()), (0, 109_989));
 
-    // Background processes that write do not delay the result.
+    // A user can open the outputs again.
+    let mut asked = shell_command("echo out >/dev/stdout; echo err >/dev/stderr");
+    (asked.user, asked.combined) = (Some("web".into()), false);
+    let ExecProcess { mut stdout, stderr, handle, .. } = world.runtime.exec(&holds.id, &asked).await.unwrap();
+    let (mut out, mut err) = (String::new(), String::new());
+    stdout.read_to_string(&mut out).await.unwrap();
+    stderr.unwrap().read_to_string(&mut err).await.unwrap();
+    assert_eq!((handle.wait().await.unwrap(), &out[..], &err[..]), (0, "out\n", "err\n"));
+
+    // Background processes that write do not delay the end.
     let begin = Instant::now();
-    assert_eq!(ran("yes 6666 & exit 0", LONG).await.status, ExecStatus::Exited(0));
+    let process = world.runtime.exec(&holds.id, &shell_command("yes 6666 & exit 0")).await.unwrap();
+    assert_eq!(process.handle.wait().await.unwrap(), 0);
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-
-    // A timeout ends all processes of the program; so does a cancellation.
-    let sleepers = || {
-        let all = std::fs::read_dir("/proc").unwrap().flatten();
-        let line = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
-        all.filter_map(line).filter(|line| line.starts_with(b"sleep\x007777")).count()
-    };
-    let before = sleepers();
-    let begin = Instant::now();
-    let late = ran("echo begun; sleep 7777 & sleep 7777", Duration::from_millis(300)).await;
-    assert_eq!(late, ExecResult { status: ExecStatus::TimedOut, output: "begun\n".into() });
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    let dropped = tokio::time::timeout(Duration::from_millis(300), ran("sleep 7777", LONG)).await;
-    assert!(dropped.is_err());
-    crate::world::eventually("the programs are gone", || async { sleepers() == before }).await;
+    drop(process);
 
     // A paused container fails at once, and continues afterwards.
     let settings = world.containerd.settings();
@@ -159,47 +116,75 @@ async fn exec_end_is_reported_and_nothing_is_left() {
         tool::stdout(ctr(&settings.socket, words), tool::DEADLINE).unwrap();
     };
     tell("pause");
-    assert_eq!(ran("true", LONG).await.status, ExecStatus::Failed("the container is paused".into()));
+    let paused = ran("true").await.unwrap_err();
+    assert!(
+        matches!(&paused, Error::Failed { reason, .. } if reason == "the container is paused"),
+        "{paused}"
+    );
     tell("resume");
-    assert_eq!(ran("true", LONG).await, exited(0, ""));
+    assert_eq!(ran("true").await.unwrap(), (0, String::new()));
 
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let open = descriptors();
     for _ in 0..50 {
-        assert_eq!(ran("true", LONG).await, exited(0, ""));
+        assert_eq!(ran("true").await.unwrap(), (0, String::new()));
     }
-    crate::world::eventually("no file stays open", || async { descriptors() <= open }).await;
+    let asked = command(&["sleep", "7777"]);
+    for millis in 0..10 {
+        let start = world.runtime.exec(&holds.id, &asked);
+        drop(timeout(Duration::from_millis(millis), start).await);
+    }
+    eventually("no file stays open", || async { descriptors() <= open }).await;
+    eventually("no program stays", || async { count_processes(b"sleep\x007777") == 0 }).await;
 
-    // Its process id may be reused now.
-    let another = exec.run(&target("holds", std::process::id()), &shell_command("true"), LONG).await;
-    assert_eq!(another.status, ExecStatus::Failed("the container has ended".into()));
-    end(&world.runtime, &spec).await;
-    let gone = exec.run(&at, &shell_command("true"), LONG).await;
-    assert!(matches!(gone.status, ExecStatus::NotStarted(_)), "{gone:?}");
+    // Without a runtime that could wait, as when the agent ends: one that ignores SIGHUP ends as well.
+    let settings = settings.clone();
+    let agent = std::thread::spawn(move || {
+        let tokio = tokio::runtime::Runtime::new().unwrap();
+        let process = tokio.block_on(async {
+            let runtime = ContainerdRuntime::new(settings).unwrap();
+            let mut process = runtime
+                .exec(&id("holds"), &shell_command("trap '' HUP; echo ready; exec sleep 7778"))
+                .await
+                .unwrap();
+            process.stdout.read_exact(&mut [0; 6]).await.unwrap();
+            process
+        });
+        tokio.shutdown_background();
+        drop(process);
+    });
+    agent.join().unwrap();
+    eventually("the program has ended", || async { count_processes(b"sleep\x007778") == 0 }).await;
+
+    end(&world.runtime, &holds).await;
     world.assert_clean().await;
+}
+
+fn count_processes(command: &[u8]) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let line = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
+    all.filter_map(line).filter(|line| line.starts_with(command)).count()
 }
 
 /// An image whose program executes it: it must not get access to the node's file.
 #[tokio::test(flavor = "multi_thread")]
 async fn container_cannot_open_host_program() {
     let world = RuntimeFixture::start().await;
-    let exec = exec(&world);
     let spec = spec("thief", &["sh", "-c", "sleep 100000"]);
-    let pid = run(&world.runtime, &spec).await;
-    let installed = world.containerd.dir().join("warren-exec");
+    run(&world.runtime, &spec).await;
+    let installed = world.containerd.settings().exec_program;
     let before = std::fs::read(&installed).unwrap();
     let thief = "for i in 1 2 3 4 5 6 7 8 9 10; do for p in /proc/[0-9]*; do \
                  (echo stolen >$p/exe) 2>/dev/null; done; done; true";
-    let (robbed, ran) =
-        tokio::join!(async { exec.run(&target("thief", pid), &shell_command(thief), LONG).await }, async {
-            let mut last = None;
-            for _ in 0..20 {
-                last = Some(exec.run(&target("thief", pid), &["/proc/self/exe".into()], LONG).await);
-            }
-            last.unwrap()
-        });
-    assert_eq!(robbed.status, ExecStatus::Exited(0), "{robbed:?}");
-    assert_ne!(ran.status, ExecStatus::TimedOut);
+    let robbed = async { exec(&world.runtime, "thief", &shell_command(thief)).await.unwrap() };
+    let executed = async {
+        for _ in 0..20 {
+            // It may be refused; what matters is below.
+            let _ = exec(&world.runtime, "thief", &command(&["/proc/self/exe"])).await;
+        }
+    };
+    let (robbed, ()) = tokio::join!(robbed, executed);
+    assert_eq!(robbed, (0, String::new()));
     assert!(std::fs::read(&installed).unwrap() == before, "the node's own program was changed");
     end(&world.runtime, &spec).await;
     world.assert_clean().await;
@@ -216,17 +201,15 @@ const SCAN: &str = "rights() { c= s=; while read -r name value; do case $name in
 #[tokio::test(flavor = "multi_thread")]
 async fn container_sees_no_process_with_more_rights() {
     let world = RuntimeFixture::start().await;
-    let exec = exec(&world);
     let (log, dir) = world.log("tracer");
     let mut spec = ContainerSpec { log, ..spec("tracer", &["sh", "-c", SCAN]) };
     spec.cap_add = vec!["SYS_PTRACE".into()];
-    let pid = run(&world.runtime, &spec).await;
+    run(&world.runtime, &spec).await;
     let printed = || std::fs::read_to_string(dir.join("stdout")).unwrap_or_default();
-    crate::world::eventually("the scan runs", || async { printed().ends_with('\n') }).await;
+    eventually("the scan runs", || async { printed().ends_with('\n') }).await;
     assert_eq!(printed(), "own 00000000a80c25fb 2\n");
     for _ in 0..100 {
-        let ran = exec.run(&target("tracer", pid), &["true".into()], LONG).await;
-        assert_eq!(ran.status, ExecStatus::Exited(0));
+        assert_eq!(exec(&world.runtime, "tracer", &command(&["true"])).await.unwrap().0, 0);
     }
     assert_eq!(printed(), "own 00000000a80c25fb 2\n");
     end(&world.runtime, &spec).await;
@@ -236,13 +219,12 @@ async fn container_sees_no_process_with_more_rights() {
 #[tokio::test(flavor = "multi_thread")]
 async fn exec_has_files_of_the_container_only() {
     let world = RuntimeFixture::start().await;
-    let exec = exec(&world);
     let spec = spec("files", &["sh", "-c", "sleep 100000"]);
-    let pid = run(&world.runtime, &spec).await;
+    run(&world.runtime, &spec).await;
     let ran = async |script| {
-        let ran = exec.run(&target("files", pid), &shell_command(script), LONG).await;
-        assert_eq!(ran.status, ExecStatus::Exited(0), "{ran:?}");
-        ran.output
+        let (code, output) = exec(&world.runtime, "files", &shell_command(script)).await.unwrap();
+        assert_eq!(code, 0, "{output}");
+        output
     };
     let device = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let shown = device(&ran("stat -L -c %d:%i /dev/null /proc/self/fd/0").await);
@@ -255,9 +237,9 @@ async fn exec_has_files_of_the_container_only() {
     assert_eq!(ran(list).await, "012");
 
     ran("mv /dev/null /dev/kept; mkfifo /dev/null").await;
-    let refused = exec.run(&target("files", pid), &shell_command("true"), LONG).await;
-    let reason = "cannot set its standard input and output: No such device or address (os error 6)";
-    assert_eq!(refused.status, ExecStatus::Failed(reason.to_owned()));
+    let refused = exec(&world.runtime, "files", &shell_command("true")).await.unwrap_err();
+    let expected = "cannot set its standard input and output: No such device or address (os error 6)";
+    assert!(matches!(&refused, Error::Failed { reason, .. } if reason == expected), "{refused}");
     end(&world.runtime, &spec).await;
     world.assert_clean().await;
 }

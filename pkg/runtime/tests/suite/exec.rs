@@ -259,7 +259,8 @@ async fn sweep_ends_what_a_killed_agent_left() {
             let tokio = tokio::runtime::Runtime::new().unwrap();
             let process = tokio.block_on(async {
                 let runtime = ContainerdRuntime::new(settings).unwrap();
-                let asked = ExecSpec { input: true, ..script("sleep 1001 & cat; sleep 1002") };
+                let terminal = Some(TerminalSize::default());
+                let asked = ExecSpec { input: true, terminal, ..script("sleep 1001 & cat; sleep 1002") };
                 runtime.exec(&id("main"), &asked).await.unwrap()
             });
             std::mem::forget(process);

@@ -80,7 +80,8 @@ fn image_pull_resumes_when_disk_has_space() {
     });
     // Other tasks keep running, and new ones start.
     cluster.ok(&format!("service create new --detach --image {BOX} --command sleep --arg 1000"));
-    cluster.wait_serving("new", 1);
+    // An attempt of the pull is disk pressure; the pause between two attempts grows.
+    eventually(6 * SOON, "the new task", || task_document::serving(&cluster.manager, "new", 1));
     assert_eq!(pid(worker, &old), pid_before);
 
     worker.disk().free();

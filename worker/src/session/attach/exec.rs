@@ -204,6 +204,7 @@ fn exec_spec(program: v1::ExecProgram) -> ExecSpec {
         directory: given(directory),
         input,
         terminal: terminal.map(terminal_size),
+        combined: false,
     }
 }
 

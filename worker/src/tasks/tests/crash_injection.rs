@@ -15,8 +15,8 @@ use warren_network::{
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
     ContainerHandles, ContainerId, ContainerMount, ContainerProcess, ContainerSpec, ContainerStatus,
-    ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, ProcessSetup, Reference, Result, Runtime,
-    RuntimeEvent, RuntimeInfo, Signal, SweepReport,
+    ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, Reference, Result, Runtime, RuntimeEvent,
+    RuntimeInfo, Signal, SweepReport,
 };
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
@@ -140,10 +140,6 @@ impl Runtime for CrashingBackend<FakeRuntime> {
 
     fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess> {
         self.backend.processes(id)
-    }
-
-    async fn process_setup(&self, id: &ContainerId) -> Result<ProcessSetup> {
-        self.plan.run_call(self.backend.process_setup(id)).await
     }
 
     fn events(&self) -> BoxStream<'static, RuntimeEvent> {

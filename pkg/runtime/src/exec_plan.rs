@@ -1,6 +1,7 @@
-//! Setup of a container's processes, for a program that runs next to them.
+//! The plan of `warren-exec` for further programs in a container: with the setup of its first process.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use oci_spec::runtime as oci;
@@ -9,69 +10,44 @@ use oci_spec::runtime::{
 };
 use seccompiler::{BpfProgram, compile_from_json};
 use serde_json::{Value, json};
+use warren_container_programs::plan::{CapabilityMasks, ExecPlan};
 
 use crate::spec::bits;
 
 /// Compiled filters in the cache. Containers with equal privileges share one.
 const MAX_FILTERS: usize = 64;
 
-/// The setup that a second process of a container must apply to be like the first one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProcessSetup {
-    /// `NAME=value`. May hold secrets.
-    pub environment: Vec<String>,
-    /// Working directory: absolute, in the container.
-    pub directory: String,
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Additional groups.
-    pub groups: Vec<u32>,
-    /// Capabilities, one bit per number: bounding, effective, permitted, inheritable, ambient.
-    pub capabilities: [u64; 5],
-    /// No program gains privileges on execve(2).
-    pub no_new_privileges: bool,
-    /// Limits of setrlimit(2): resource, soft, hard.
-    pub limits: Vec<(u32, u64, u64)>,
-    /// Seccomp filters to install in this order: each the instructions of a classic BPF program.
-    pub filters: Vec<Vec<u8>>,
-    /// Suffix of the path of each cgroup of the container.
-    pub cgroup: String,
-}
-
-impl ProcessSetup {
-    /// Reads the setup from the OCI document of the container.
-    ///
-    /// # Errors
-    /// What a second process cannot apply, as text.
-    pub(crate) fn from_document(document: &oci::Spec) -> Result<Self, String> {
-        let process = document.process().as_ref().ok_or("the document has no process")?;
-        let linux = document.linux().as_ref().ok_or("the document is not for Linux")?;
-        let sets = process.capabilities().as_ref().ok_or("the document has no capabilities")?;
-        let set = |set: &Option<oci::Capabilities>| set.as_ref().map_or(0, bits);
-        let limits = process.rlimits().iter().flatten();
-        let cgroup = linux.cgroups_path().as_ref().ok_or("the document has no cgroup")?;
-        let user = process.user();
-        Ok(Self {
-            environment: process.env().clone().unwrap_or_default(),
-            directory: process.cwd().display().to_string(),
-            uid: user.uid(),
-            gid: user.gid(),
-            groups: user.additional_gids().clone().unwrap_or_default(),
-            capabilities: [
-                set(sets.bounding()),
-                set(sets.effective()),
-                set(sets.permitted()),
-                set(sets.inheritable()),
-                set(sets.ambient()),
-            ],
-            no_new_privileges: process.no_new_privileges().unwrap_or(false),
-            limits: limits.map(|limit| (resource(limit.typ()), limit.soft(), limit.hard())).collect(),
-            filters: linux.seccomp().as_ref().map(filters).transpose()?.unwrap_or_default(),
-            cgroup: cgroup.display().to_string(),
-        })
-    }
+/// The plan without process, program and input, from the OCI document of the container.
+///
+/// # Errors
+/// What a second process cannot apply, as text.
+pub(crate) fn exec_plan(document: &oci::Spec) -> Result<ExecPlan, String> {
+    let process = document.process().as_ref().ok_or("the document has no process")?;
+    let linux = document.linux().as_ref().ok_or("the document is not for Linux")?;
+    let sets = process.capabilities().as_ref().ok_or("the document has no capabilities")?;
+    let set = |set: &Option<oci::Capabilities>| set.as_ref().map_or(0, bits);
+    let limits = process.rlimits().iter().flatten();
+    let cgroup = linux.cgroups_path().as_ref().ok_or("the document has no cgroup")?;
+    let user = process.user();
+    Ok(ExecPlan {
+        environment: process.env().iter().flatten().map(|pair| pair.clone().into_bytes()).collect(),
+        directory: process.cwd().as_os_str().as_bytes().to_vec(),
+        uid: user.uid(),
+        gid: user.gid(),
+        groups: user.additional_gids().clone().unwrap_or_default(),
+        capabilities: CapabilityMasks {
+            bounding: set(sets.bounding()),
+            effective: set(sets.effective()),
+            permitted: set(sets.permitted()),
+            inheritable: set(sets.inheritable()),
+            ambient: set(sets.ambient()),
+        },
+        no_new_privileges: process.no_new_privileges().unwrap_or(false),
+        rlimits: limits.map(|limit| (resource(limit.typ()), limit.soft(), limit.hard())).collect(),
+        seccomp_filters: linux.seccomp().as_ref().map(filters).transpose()?.unwrap_or_default(),
+        cgroup: cgroup.display().to_string(),
+        ..ExecPlan::default()
+    })
 }
 
 /// The kernel's number (`asm-generic/resource.h`).

@@ -1,0 +1,151 @@
+//! The processes that `warren-exec` starts: their signals and their ends.
+//!
+//! Sources: waitid(2), pidfd_open(2), poll(2).
+#![allow(unsafe_code)] // Foreign functions are unsafe to call; each call says why it may be made.
+
+use std::ffi::{c_int, c_long, c_short, c_ulong, c_void};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Instant;
+
+const POLLIN: c_short = 1;
+const SIGKILL: c_int = 9;
+const P_PID: c_int = 1;
+const WNOHANG: c_int = 1;
+const WEXITED: c_int = 4;
+const WNOWAIT: c_int = 0x0100_0000;
+/// Equal on all architectures.
+const SYS_PIDFD_OPEN: c_long = 434;
+
+#[repr(C)]
+struct PollFd {
+    fd: c_int,
+    events: c_short,
+    revents: c_short,
+}
+
+unsafe extern "C" {
+    fn syscall(number: c_long, ...) -> c_long;
+    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn waitid(kind: c_int, id: c_int, found: *mut c_void, options: c_int) -> c_int;
+    fn kill(pid: c_int, signal: c_int) -> c_int;
+    fn poll(fds: *mut PollFd, count: c_ulong, timeout: c_int) -> c_int;
+}
+
+/// A child that was not reaped. That of the program leads a session.
+pub struct ExecChild {
+    pid: c_int,
+}
+
+pub fn checked(result: impl Into<i64>) -> Result<c_int> {
+    match result.into() {
+        -1 => Err(Error::last_os_error()),
+        good => Ok(c_int::try_from(good).unwrap_or(c_int::MAX)),
+    }
+}
+
+/// Takes ownership of a file descriptor returned by a call.
+pub fn owned(fd: c_int) -> OwnedFd {
+    // SAFETY: the kernel just returned the descriptor, and it has no other owner.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The standard input, without a buffer.
+pub fn standard_input() -> ManuallyDrop<File> {
+    // SAFETY: it stays open, and the standard library's buffer of it is not used.
+    ManuallyDrop::new(unsafe { File::from_raw_fd(0) })
+}
+
+/// Opens a pidfd of a process.
+pub fn open_process(pid: u32) -> Result<OwnedFd> {
+    // SAFETY: it takes numbers only.
+    checked(unsafe { syscall(SYS_PIDFD_OPEN, c_long::from(pid), 0 as c_long) }).map(owned)
+}
+
+impl ExecChild {
+    pub const fn new(pid: c_int) -> Self {
+        Self { pid }
+    }
+
+    /// Process id on the host.
+    pub fn pid(&self) -> u32 {
+        self.pid.cast_unsigned()
+    }
+
+    /// Waits for its exit, and sends it the signals that the parent asks for: its status, or 128 and the number of the
+    /// signal that ended it. `None`: it was killed, because the parent closed the socket.
+    pub fn wait(self) -> Option<u32> {
+        let Ok(process) = open_process(self.pid()) else {
+            self.kill();
+            return None;
+        };
+        let mut signals = [0; 16];
+        loop {
+            match wait_readable([process.as_raw_fd(), 0], None) {
+                [true, _] => return Some(reap(self.pid)),
+                [false, false] => {}
+                [false, true] => match standard_input().read(&mut signals) {
+                    Ok(count) if count > 0 => {
+                        for signal in &signals[..count] {
+                            // SAFETY: it takes numbers only. The child was not reaped, so the number is not reused.
+                            unsafe { kill(self.pid, (*signal).into()) };
+                        }
+                    }
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    _ => {
+                        self.kill();
+                        return None;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Kills and reaps it and its process group.
+    pub fn kill(&self) {
+        // SAFETY: they take numbers only. The child was not reaped, so the number is not reused; it may not lead its
+        // group yet.
+        unsafe {
+            kill(-self.pid, SIGKILL);
+            kill(self.pid, SIGKILL);
+        }
+        reap(self.pid);
+    }
+}
+
+/// Whether it is a child of this process that was not reaped.
+pub fn is_child(pid: c_int) -> bool {
+    // As large as siginfo_t.
+    let mut found = [0u64; 16];
+    // SAFETY: there is room for the answer.
+    pid > 0 && unsafe { waitid(P_PID, pid, found.as_mut_ptr().cast(), WEXITED | WNOHANG | WNOWAIT) } == 0
+}
+
+fn reap(pid: c_int) -> u32 {
+    let mut status = 0;
+    // SAFETY: there is room for the status.
+    while let Err(error) = checked(unsafe { waitpid(pid, &raw mut status, 0) }) {
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return 255;
+        }
+    }
+    match status.cast_unsigned() & 0x7f {
+        0 => (status.cast_unsigned() >> 8) & 0xff,
+        signal => 128 + signal,
+    }
+}
+
+/// Waits until a file is readable or closed by its other side, at most until `end`. Negative numbers are ignored.
+pub fn wait_readable(files: [c_int; 2], end: Option<Instant>) -> [bool; 2] {
+    // Rounded up, so that it does not wake just before the deadline; -1 waits without end.
+    let millis = end.map_or(-1, |end| {
+        let rest = end.saturating_duration_since(Instant::now()).as_millis().saturating_add(1);
+        c_int::try_from(rest).unwrap_or(c_int::MAX)
+    });
+    let mut polled = files.map(|fd| PollFd { fd, events: POLLIN, revents: 0 });
+    // SAFETY: pointer and count describe `polled`, which outlives the call.
+    let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, millis) };
+    polled.map(|polled| ready > 0 && polled.revents != 0)
+}

@@ -4,7 +4,7 @@
 //!   container when its output is a URI such as
 //!   `binary:///PROGRAM?dir=/DIRECTORY&max-size=1000000&max-files=3`. It runs independently of the
 //!   agent and containerd, and writes the files that `pkg/container-logs/` describes and reads.
-//! * `warren-init` (`program/init.rs`) is the first process of a container that asks for one.
+//! * `warren-init` (`program/init.rs`) is the first process of a container that asks for one, or for an input.
 //! * `warren-exec` (`program/exec.rs`) runs a program inside a running container; [`plan`] is its input.
 //! * [`ensure_installed`] writes these programs, embedded in this library, to an executable path.
 //!

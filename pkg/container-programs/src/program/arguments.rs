@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::writer::RotationLimits;
 
@@ -15,13 +16,16 @@ pub struct LoggerArgs {
     pub limits: RotationLimits,
     /// Number of the attempt that begins.
     pub attempt: Option<u64>,
+    /// Time after which the beginning of a line is written without its rest.
+    pub flush_after: Option<Duration>,
 }
 
 impl LoggerArgs {
     /// Parses the arguments after the program name. The error has the invalid argument and the expected
     /// form.
     pub fn parse(words: &[OsString]) -> Result<LoggerArgs, String> {
-        let (mut dir, mut max_size, mut max_files, mut attempt) = (None, None, None, None);
+        let (mut dir, mut max_size, mut max_files) = (None, None, None);
+        let (mut attempt, mut flush_after) = (None, None);
         let (pairs, rest) = words.as_chunks::<2>();
         if let [alone] = rest {
             return Err(format!("{alone:?} has no value: arguments are pairs of a key and a value"));
@@ -32,6 +36,7 @@ impl LoggerArgs {
                 Some("max-size") => max_size.replace(number(key, value, 1)?).is_some(),
                 Some("max-files") => max_files.replace(number(key, value, 1)?).is_some(),
                 Some("attempt") => attempt.replace(number(key, value, 0)?).is_some(),
+                Some("flush-after") => flush_after.replace(number(key, value, 1)?).is_some(),
                 _ => return Err(format!("unknown argument {key:?}: {KNOWN_KEYS}")),
             };
             if is_second {
@@ -42,12 +47,13 @@ impl LoggerArgs {
         let max_size = max_size.ok_or_else(|| missing("max-size"))?;
         let max_files = max_files.ok_or_else(|| missing("max-files"))?;
         let limits = RotationLimits { max_size, max_files };
-        Ok(LoggerArgs { dir: dir.ok_or_else(|| missing("dir"))?, limits, attempt })
+        let flush_after = flush_after.map(Duration::from_millis);
+        Ok(LoggerArgs { dir: dir.ok_or_else(|| missing("dir"))?, limits, attempt, flush_after })
     }
 }
 
-const KNOWN_KEYS: &str = "required are `dir DIRECTORY`, `max-size BYTES` and `max-files COUNT`; optional is \
-                     `attempt NUMBER`";
+const KNOWN_KEYS: &str = "required are `dir DIRECTORY`, `max-size BYTES` and `max-files COUNT`; optional are \
+                     `attempt NUMBER` and `flush-after MILLISECONDS`";
 
 fn directory(value: &OsStr) -> Result<PathBuf, String> {
     let path = PathBuf::from(value);
@@ -78,16 +84,17 @@ mod tests {
             dir: "/a/b".into(),
             limits: RotationLimits { max_size: 10, max_files: 3 },
             attempt: Some(7),
+            flush_after: Some(Duration::from_millis(100)),
         };
         for line in [
-            "dir /a/b max-size 10 max-files 3 attempt 7",
-            "max-files 3 attempt 7 dir /a/b max-size 10",
-            "attempt 7 max-size 10 dir /a/b max-files 3",
+            "dir /a/b max-size 10 max-files 3 attempt 7 flush-after 100",
+            "max-files 3 attempt 7 flush-after 100 dir /a/b max-size 10",
+            "attempt 7 max-size 10 dir /a/b flush-after 100 max-files 3",
         ] {
             assert_eq!(parse(line), Ok(expected.clone()), "{line}");
         }
         let without = parse("dir /a/b max-size 10 max-files 3").unwrap();
-        assert_eq!(without, LoggerArgs { attempt: None, ..expected });
+        assert_eq!(without, LoggerArgs { attempt: None, flush_after: None, ..expected });
     }
 
     #[test]
@@ -101,6 +108,7 @@ mod tests {
             ("dir /a max-size 10 max-files 0", "\"max-files\" is \"0\""),
             ("dir /a max-size 10 max-files -1", "\"max-files\" is \"-1\""),
             ("dir /a max-size 10 max-files 1 attempt ", "\"attempt\" is \"\""),
+            ("dir /a max-size 10 max-files 1 flush-after 0", "\"flush-after\" is \"0\""),
             ("dir /a max-size 10 max-files 1 colour blue", "unknown argument \"colour\""),
             ("dir /a max-size 10 max-files", "\"max-files\" has no value"),
             ("dir /a max-size 10 max-files 1 dir /a", "\"dir\" is given twice"),

@@ -1,8 +1,11 @@
 //! warren-logger: started by containerd's shim for each container to store its output.
 //!
 //! ```text
-//! warren-logger dir DIRECTORY max-size BYTES max-files COUNT [attempt NUMBER]     (pairs in any order)
+//! warren-logger dir DIRECTORY max-size BYTES max-files COUNT [attempt NUMBER] [flush-after MILLISECONDS]
 //! ```
+//!
+//! The pairs come in any order. With `flush-after`, the beginning of a line whose rest does not follow within that time
+//! is written as a part of its own: somebody may have to read it to give the input that the container waits for.
 //!
 //! The shim passes the container's standard output as descriptor 3, its standard error as 4, and 5 to be
 //! closed when the logger is ready: the container is not created before that. So 5 is closed before any
@@ -74,7 +77,7 @@ fn main() -> ExitCode {
     if let Some(error) = writer.last_error() {
         eprintln!("warren-logger: cannot write; lines are lost until it can: {error}");
     }
-    run(&mut inputs, &mut writer);
+    run(&mut inputs, &mut writer, arguments.flush_after);
     ExitCode::SUCCESS
 }
 
@@ -125,17 +128,28 @@ impl Input {
             self.splitter.feed(&chunk[..read], emit);
         }
     }
+
+    /// Moves the beginning of an incomplete line into the writer.
+    fn flush(&mut self, writer: &mut SegmentWriter) {
+        let (stream, at) = (self.stream, now());
+        self.splitter.flush(|text, partial| writer.write_line(at, stream, partial, text));
+    }
 }
 
 /// Moves all data from `inputs` into the writer until both have ended.
-fn run(inputs: &mut [Input; 2], writer: &mut SegmentWriter) {
+fn run(inputs: &mut [Input; 2], writer: &mut SegmentWriter, flush_after: Option<Duration>) {
     let mut chunk = vec![0; CHUNK_BYTES];
     while inputs.iter().any(|input| !input.has_ended) {
-        let timeout = writer.has_unrecorded_loss().then_some(RETRY_INTERVAL);
+        let is_incomplete = inputs.iter().any(|input| input.splitter.has_incomplete_line());
+        let retry = writer.has_unrecorded_loss().then_some(RETRY_INTERVAL);
+        let timeout = flush_after.filter(|_| is_incomplete).into_iter().chain(retry).min();
         let open = [&inputs[0], &inputs[1]].map(|input| (!input.has_ended).then_some(input.fd));
         let is_ready = system::poll_readable(open, timeout);
         for (input, _) in inputs.iter_mut().zip(is_ready).filter(|(_, is_ready)| *is_ready) {
             input.forward(&mut chunk, writer);
+        }
+        if flush_after.is_some() && !is_ready.contains(&true) {
+            inputs.iter_mut().for_each(|input| input.flush(writer));
         }
         writer.flush(now());
     }

@@ -1,4 +1,4 @@
-//! Splits a stream into lines of bounded length. An incomplete line is held until its newline or the end.
+//! Splits a stream into lines of bounded length. An incomplete line is held until its newline, the end or a flush.
 
 use crate::record::{MAX_TEXT, line_end};
 
@@ -16,6 +16,19 @@ impl LineSplitter {
             bytes = &bytes[end + 1..];
         }
         self.take(bytes, false, &mut emit);
+    }
+
+    /// Whether there is the beginning of a line that was not emitted.
+    pub fn has_incomplete_line(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Emits the beginning of an incomplete line, which continues.
+    pub fn flush(&mut self, mut emit: impl FnMut(&[u8], bool)) {
+        if !self.pending.is_empty() {
+            emit(&self.pending, true);
+            self.pending.clear();
+        }
     }
 
     /// Ends the stream: emits a last line without a newline.
@@ -74,6 +87,21 @@ mod tests {
         assert_eq!(split(whole), expected);
         assert_eq!(split(pieces), expected);
         assert_eq!(split(&[b"", b""]), []);
+    }
+
+    #[test]
+    fn flushed_line_continues() {
+        let (mut splitter, mut lines) = (LineSplitter::default(), Vec::new());
+        let mut emit = |text: &[u8], partial: bool| lines.push((text.to_vec(), partial));
+        splitter.flush(&mut emit);
+        splitter.feed(b"one\nname: ", &mut emit);
+        assert!(splitter.has_incomplete_line());
+        splitter.flush(&mut emit);
+        assert!(!splitter.has_incomplete_line());
+        splitter.feed(b"x\n", &mut emit);
+        splitter.finish(&mut emit);
+        let expected = [("one", false), ("name: ", true), ("x", false)];
+        assert_eq!(lines, expected.map(|(text, partial)| (text.as_bytes().to_vec(), partial)));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The first process of a container, in its own PID namespace.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::wait::eventually;
 
@@ -36,8 +38,12 @@ struct Running {
 
 impl Running {
     fn start(scratch: &ScratchDir, script: &str) -> Running {
+        Running::start_with(scratch, &["--", "sh", "-c", script])
+    }
+
+    fn start_with(scratch: &ScratchDir, arguments: &[&str]) -> Running {
         let words = scratch.path().join("words");
-        let mut command = first(scratch, &["--", "sh", "-c", script]);
+        let mut command = first(scratch, arguments);
         command.stdin(Stdio::null()).stdout(File::create(&words).unwrap());
         Running { unshare: command.spawn().unwrap(), output: words }
     }
@@ -94,12 +100,52 @@ fn missing_program_is_named() {
         (&["--", "/"], 126, "cannot run"),
         (&["--"], 125, "must be called as"),
         (&["sh"], 125, "must be called as"),
+        (&["--input", "/pipe"], 125, "must be called as"),
     ] {
         let output = output(words);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
         assert!(stderr.starts_with("warren-init: ") && stderr.contains(expected), "{words:?}: {stderr}");
     }
+}
+
+#[test]
+fn input_comes_from_pipe_until_its_last_writer_closes() {
+    let scratch = ScratchDir::new();
+    let pipe = scratch.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let words = ["--input", pipe.to_str().unwrap(), "--", "sh", "-c", "cat; echo end; cat /dev/stdin"];
+    let mut running = Running::start_with(&scratch, &words);
+    let open = || OpenOptions::new().write(true).open(&pipe).unwrap();
+    let holder = open();
+    for line in ["first", "second"] {
+        // Closed at once; the holder keeps the input open.
+        open().write_all(format!("{line}\n").as_bytes()).unwrap();
+        running.wait_for(line);
+    }
+    assert!(!running.output().contains("end"));
+    drop(holder);
+    assert_eq!(running.end(), Some(0));
+    assert_eq!(running.output(), "first\nsecond\nend\n");
+}
+
+#[test]
+fn program_that_closes_its_input_runs_on() {
+    let scratch = ScratchDir::new();
+    let pipe = scratch.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let script = "exec <&-; echo closed; trap 'exit 3' TERM; tail -f /dev/null & while :; do wait; done";
+    let words = ["--input", pipe.to_str().unwrap(), "--", "sh", "-c", script];
+    let mut running = Running::start_with(&scratch, &words);
+    let mut writer = OpenOptions::new().write(true).open(&pipe).unwrap();
+    running.wait_for("closed");
+    writer.write_all(b"lost").unwrap();
+    eventually(TIMEOUT, "the pipe has no reader", || match writer.write(b"x") {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => Err(format!("{written:?}")),
+    });
+    kill(running.init(), Signal::SIGTERM).unwrap();
+    assert_eq!(running.end(), Some(3), "it got no SIGPIPE");
 }
 
 #[test]

@@ -51,7 +51,8 @@ fn output_is_kept_until_input_ends() {
 
 #[test]
 fn arguments_come_in_any_order() {
-    let pairs = [["dir", ""], ["max-size", "100000"], ["max-files", "2"], ["attempt", "9"]];
+    let pairs =
+        [["dir", ""], ["max-size", "100000"], ["max-files", "2"], ["attempt", "9"], ["flush-after", "100"]];
     for turn in 0..pairs.len() {
         let scratch = ScratchDir::new();
         let mut words = pairs;
@@ -63,6 +64,29 @@ fn arguments_come_in_any_order() {
         assert!(logger.wait().success());
         assert_eq!(texts(&read_all(scratch.path())), ["<attempt 9>"]);
     }
+}
+
+#[test]
+fn beginning_of_line_is_written_if_its_rest_does_not_follow() {
+    let scratch = ScratchDir::new();
+    let dir = scratch.path().to_str().unwrap();
+    let words = ["dir", dir, "max-size", "100000", "max-files", "2", "flush-after", "10"];
+    let mut logger = RunningLogger::start(&scratch, &words);
+    logger.wait_ready();
+    logger.out.as_ref().unwrap().write_all(b"line\nname: ").unwrap();
+    eventually(TIMEOUT, "the prompt", || {
+        let found = texts(&read_all(scratch.path()));
+        if found == ["line", "name: "] { Ok(()) } else { Err(format!("{found:?}")) }
+    });
+    logger.out.as_ref().unwrap().write_all(b"hello\n").unwrap();
+    (logger.out, logger.err) = (None, None);
+    assert!(logger.wait().success());
+    let parts = read_all(scratch.path()).into_iter().filter_map(|entry| match entry {
+        OutputEntry::Line(line) => Some((String::from_utf8(line.text.to_vec()).unwrap(), line.partial)),
+        _ => None,
+    });
+    let expected = [("line", false), ("name: ", true), ("hello", false)];
+    assert_eq!(parts.collect::<Vec<_>>(), expected.map(|(text, partial)| (text.to_owned(), partial)));
 }
 
 #[test]

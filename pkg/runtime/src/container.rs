@@ -1,6 +1,7 @@
 //! Specification of a container.
 
 mod identity;
+mod input;
 mod output;
 mod resources;
 mod security;
@@ -8,7 +9,7 @@ mod status;
 mod storage;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use warren_image::Reference;
 use warren_types::Bytes;
@@ -17,14 +18,15 @@ use crate::error::Error;
 use warren_types::Signal;
 
 pub use identity::{ContainerId, ContainerOwner};
+pub use input::StandardInput;
 pub use output::OutputTarget;
 pub(crate) use resources::ulimit_kind;
 pub use resources::{ContainerLimits, ContainerReservations, ContainerUlimit, MIN_CPU, MIN_MEMORY};
 pub(crate) use security::CapabilityEntry;
 pub use security::{DevicePermissions, HostDevice, NetworkMode, SeccompPolicy};
 pub use status::{ContainerStatus, ProcessExit, ProcessState, RuntimeEvent, RuntimeInfo, SweepReport};
-pub(crate) use storage::INIT;
 pub use storage::{ContainerMount, ContainerMountSource, HostFile, MountPropagation};
+pub(crate) use storage::{INIT, STDIN};
 
 /// Largest assignment in a container record. Larger ones would slow down every listing.
 pub const MAX_ASSIGNMENT: usize = 16 << 10;
@@ -59,6 +61,9 @@ pub struct ContainerSpec {
     pub groups: Vec<String>,
     /// Standard input, output and error are a terminal. Needs [`OutputTarget::Binary`].
     pub tty: bool,
+    /// Standard input for clients of [`Runtime::attach`](crate::Runtime::attach); `None`: it is empty. Needs
+    /// [`OutputTarget::Binary`].
+    pub stdin: Option<StandardInput>,
     /// A static program on the host that runs as process 1: it starts the command that follows `--`, forwards
     /// signals to it, reaps orphaned processes, and exits with the status of the command, or with 127 or 126
     /// if the command cannot be executed.
@@ -130,6 +135,7 @@ impl ContainerSpec {
             user: None,
             groups: Vec::new(),
             tty: false,
+            stdin: None,
             init: None,
             stop_signal: None,
             network: NetworkMode::default(),
@@ -173,7 +179,19 @@ impl ContainerSpec {
         security::check_devices(&self.devices)?;
         storage::check_mounts(self)?;
         self.log.check(self.tty)?;
+        self.stdin.as_ref().map_or(Ok(()), |input| input.check(&self.log))?;
         self.check_metadata()
+    }
+
+    /// The input that process 1 passes on; the supervisor passes on that of a terminal.
+    pub(crate) fn piped_input(&self) -> Option<&StandardInput> {
+        self.stdin.as_ref().filter(|_| !self.tty)
+    }
+
+    /// The program that runs as process 1 and starts the command, if there is one.
+    pub(crate) fn first_program(&self) -> Option<&Path> {
+        let input = self.piped_input().map(|input| input.program.as_path());
+        self.init.as_deref().or(input)
     }
 
     fn check_process_fields(&self) -> Result<(), Error> {

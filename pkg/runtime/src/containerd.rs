@@ -4,6 +4,7 @@
 //! collector follows it; the file system second; the process last. Removal uses the reverse order. A call
 //! that creates a process is never cancelled: containerd would leave a supervisor that is never stopped.
 
+mod attach;
 mod bundle;
 mod create;
 mod create_error;
@@ -38,7 +39,7 @@ use crate::container::{
     ContainerId, ContainerSpec, ContainerStatus, ProcessExit, RuntimeEvent, RuntimeInfo, SweepReport,
 };
 use crate::error::Error;
-use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
+use crate::exec::{AttachedProcess, ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_list::{self, ContainerProcess};
 use crate::spec::{HostFeatures, cgroup_path};
@@ -251,6 +252,10 @@ impl Runtime for ContainerdRuntime {
 
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
         self.shared.exec(id, spec).await
+    }
+
+    async fn attach(&self, id: &ContainerId, with_input: bool) -> Result<AttachedProcess> {
+        self.shared.attach(id, with_input).await
     }
 
     async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {

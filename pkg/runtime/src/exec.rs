@@ -56,7 +56,8 @@ pub type ExecInput = Box<dyn AsyncWrite + Send + Unpin>;
 /// Output of a process. It ends when all processes that have it have closed it.
 pub type ExecOutput = Box<dyn AsyncRead + Send + Unpin>;
 
-/// A started program. It ends with its handle.
+/// A started program. If its handle is dropped before the program has ended, the program and the processes of its
+/// session get SIGHUP, and SIGKILL two seconds later.
 pub struct ExecProcess {
     /// Its input, if it has one. Dropping it and [`ExecHandle::close_input`] end the input.
     pub input: Option<ExecInput>,
@@ -68,8 +69,16 @@ pub struct ExecProcess {
     pub handle: Box<dyn ExecHandle>,
 }
 
-/// Controls a started program. When it is dropped before the program has ended, the program and the processes of its
-/// session get SIGHUP, and SIGKILL two seconds later.
+/// The first process of a container, for one client. It runs on without the client.
+pub struct AttachedProcess {
+    /// Its input, if the client asked for it. Dropping it leaves the input open for other clients;
+    /// [`ExecHandle::close_input`] ends it, once the other clients have dropped theirs.
+    pub input: Option<ExecInput>,
+    /// Controls it.
+    pub handle: Box<dyn ExecHandle>,
+}
+
+/// Controls a process.
 #[async_trait]
 pub trait ExecHandle: Send + Sync {
     /// Waits for the end; returns the exit code, 128 + n after signal n.
@@ -78,7 +87,8 @@ pub trait ExecHandle: Send + Sync {
     /// [`Error::NotFound`] if the container was removed.
     async fn wait(&self) -> Result<u32>;
 
-    /// Ends the input; before that it must have been dropped.
+    /// Ends the input; before that it must have been dropped. The first process of a container with a terminal has no
+    /// end of input: nothing happens.
     ///
     /// # Errors
     /// The runtime does not answer.

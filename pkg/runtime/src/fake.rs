@@ -2,6 +2,7 @@
 //!
 //! Clones share the containers, so that a restarted agent finds those of its predecessor.
 
+mod attach;
 mod exec;
 mod files;
 mod script;
@@ -17,6 +18,7 @@ use futures::stream::BoxStream;
 use tokio::sync::broadcast;
 use tokio_stream::wrappers::BroadcastStream;
 
+pub use attach::FakeInput;
 pub use script::{ContainerScript, FakeFailure, FaultPoint, RuntimeOperation};
 
 use crate::container::{
@@ -24,7 +26,7 @@ use crate::container::{
     SweepReport,
 };
 use crate::error::Error;
-use crate::exec::{ContainerHandles, ExecProcess, ExecSpec};
+use crate::exec::{AttachedProcess, ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
 use crate::process_list::ContainerProcess;
 use crate::usage::ContainerUsage;
@@ -57,6 +59,7 @@ struct State {
     usage: HashMap<ContainerId, ContainerUsage>,
     specs: HashMap<ContainerId, ContainerSpec>,
     execs: usize,
+    inputs: HashMap<ContainerId, FakeInput>,
 }
 
 struct FakeContainer {
@@ -258,6 +261,7 @@ impl State {
         let made = match &script.create_error {
             None => {
                 self.next_pid_offset += 1;
+                self.inputs.entry(spec.id.clone()).or_default().has_ended = false;
                 found.process = ProcessState::Created { pid: FIRST_PID + self.next_pid_offset };
                 Ok(())
             }
@@ -417,6 +421,10 @@ impl Runtime for FakeRuntime {
         spec.validate()?;
         self.call(RuntimeOperation::Exec, |_| Ok(()))?;
         self.start_exec(id, spec)
+    }
+
+    async fn attach(&self, id: &ContainerId, with_input: bool) -> Result<AttachedProcess> {
+        self.attach_process(id, with_input)
     }
 
     async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {

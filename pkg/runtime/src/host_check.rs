@@ -79,6 +79,9 @@ pub(crate) fn check_host(spec: &ContainerSpec) -> Result<Vec<DeviceNode>, Error>
     if let Some(init) = &spec.init {
         ensure_program("init", init)?;
     }
+    if let Some(input) = &spec.stdin {
+        ensure_program("stdin.program", &input.program)?;
+    }
     if let OutputTarget::Binary { program, dir, .. } = &spec.log {
         ensure_program("log.program", program)?;
         if !dir.is_dir() {
@@ -244,7 +247,7 @@ fn collect(folder: &Path, found: &mut Vec<DeviceNode>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::container::HostDevice;
+    use crate::container::{HostDevice, StandardInput};
     use crate::spec::fixtures::spec;
     use warren_types::Bytes;
 
@@ -291,6 +294,10 @@ mod tests {
             max_size: Bytes(1),
             max_files: 1,
         };
+        refused("stdin.program", |s| {
+            s.stdin = Some(StandardInput { pipe: "/pipe".into(), program: "/etc/passwd".into() });
+            s.log = log("/bin/sh", "/tmp");
+        });
         refused("log.program", |s| s.log = log("/no/logger", "/tmp"));
         refused("log.dir", |s| s.log = log("/bin/sh", "/no/dir"));
         refused("ulimits[0].hard", |s| {

@@ -44,10 +44,12 @@ pub use container::{
     ContainerId, ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner,
     ContainerReservations, ContainerSpec, ContainerStatus, ContainerUlimit, DevicePermissions, HostDevice,
     HostFile, MAX_ASSIGNMENT, MIN_CPU, MIN_MEMORY, MountPropagation, NetworkMode, OutputTarget, ProcessExit,
-    ProcessState, RuntimeEvent, RuntimeInfo, SeccompPolicy, SweepReport,
+    ProcessState, RuntimeEvent, RuntimeInfo, SeccompPolicy, StandardInput, SweepReport,
 };
 pub use error::Error;
-pub use exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
+pub use exec::{
+    AttachedProcess, ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize,
+};
 pub use host_check::{MIN_KERNEL, kernel_release, major_minor};
 pub use image_files::{ContainerUser, ImageFiles};
 pub use open_files::raise_open_files_limit;
@@ -126,6 +128,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// [`Error::NotFound`] without a running process; [`Error::CommandNotFound`] and [`Error::InvalidSpec`]
     /// (`command`, `environment`, `user` or `directory`) for errors in the spec.
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess>;
+
+    /// Attaches a client to the first process of a running container, with its standard input or without.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without a running process; [`Error::InvalidSpec`] (`stdin`) without an open input.
+    async fn attach(&self, id: &ContainerId, with_input: bool) -> Result<AttachedProcess>;
 
     /// Opens parts of a running container.
     ///

@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime as oci;
 use warren_image::RunConfig;
 
-use crate::container::{ContainerId, ContainerSpec, DevicePermissions, INIT, NetworkMode, SeccompPolicy};
+use crate::container::{
+    ContainerId, ContainerSpec, DevicePermissions, INIT, NetworkMode, STDIN, SeccompPolicy,
+};
 use crate::error::Error;
 pub(crate) use capabilities::bits;
 pub use seccomp::AllowedArchitectures;
@@ -127,8 +129,10 @@ fn process(
         }
     };
     let mut words = command::command_line(spec, image)?;
-    if spec.init.is_some() {
-        words.splice(..0, [INIT.to_owned(), "--".to_owned()]);
+    if spec.first_program().is_some() {
+        let input = spec.piped_input().map(|_| ["--input", STDIN]);
+        let first = [INIT].into_iter().chain(input.into_iter().flatten()).chain(["--"]);
+        words.splice(..0, first.map(str::to_owned));
     }
     let mut process = oci::Process::default();
     process

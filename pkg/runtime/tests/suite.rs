@@ -16,6 +16,8 @@ mod exec;
 mod folders;
 #[path = "suite/images.rs"]
 mod images;
+#[path = "suite/input.rs"]
+mod input;
 #[path = "suite/inside.rs"]
 mod inside;
 #[path = "suite/logger.rs"]

@@ -2,11 +2,15 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use warren_types::Bytes;
 
 use super::storage::is_normalized;
 use crate::error::Error;
+
+/// How long the logger of a container with an input waits for the rest of a line: it may be a prompt.
+const FLUSH_AFTER: Duration = Duration::from_millis(50);
 
 /// Target of standard output and standard error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,8 +20,9 @@ pub enum OutputTarget {
     Discard,
     /// A program that the container's supervisor starts and that outlives agent and containerd. It gets
     /// standard output as descriptor 3 and standard error as 4 (empty for a terminal), and closes 5 when it
-    /// is ready. Its arguments are the pairs `dir`, `max-size`, `max-files` and `attempt` (of the owner) with
-    /// their values, in any order. It reads until end of file, which comes when the process is deleted, and
+    /// is ready. Its arguments are the pairs `dir`, `max-size`, `max-files`, `attempt` (of the owner) and, for a
+    /// container with an input, `flush-after` (milliseconds until the beginning of a line is written without its
+    /// rest) with their values, in any order. It reads until end of file, which comes when the process is deleted, and
     /// ignores SIGTERM until then. Deleting waits up to 12 s for it, except with a terminal.
     Binary {
         /// Absolute path of the program; must exist when the process is created.
@@ -56,15 +61,22 @@ impl OutputTarget {
     }
 
     /// The output target as a URL for the supervisor, with all special characters escaped.
-    pub(crate) fn uri(&self, attempt: u32) -> String {
+    pub(crate) fn uri(&self, attempt: u32, has_input: bool) -> String {
         match self {
             Self::Discard => String::new(),
-            Self::Binary { program, dir, max_size, max_files } => format!(
-                "binary://{}?dir={}&max-size={}&max-files={max_files}&attempt={attempt}",
-                escaped(program),
-                escaped(dir),
-                max_size.0
-            ),
+            Self::Binary { program, dir, max_size, max_files } => {
+                let mut uri = format!(
+                    "binary://{}?dir={}&max-size={}&max-files={max_files}&attempt={attempt}",
+                    escaped(program),
+                    escaped(dir),
+                    max_size.0
+                );
+                if has_input {
+                    // Writing to a `String` cannot fail.
+                    drop(write!(uri, "&flush-after={}", FLUSH_AFTER.as_millis()));
+                }
+                uri
+            }
         }
     }
 }
@@ -89,7 +101,7 @@ mod tests {
 
     #[test]
     fn log_paths_are_escaped_in_uri() {
-        assert_eq!(OutputTarget::Discard.uri(1), "");
+        assert_eq!(OutputTarget::Discard.uri(1, true), "");
         let logger = OutputTarget::Binary {
             program: "/opt/my logger".into(),
             dir: "/var/a&b=c+d/é".into(),
@@ -98,6 +110,7 @@ mod tests {
         };
         let want =
             "binary:///opt/my%20logger?dir=/var/a%26b%3Dc%2Bd/%C3%A9&max-size=10&max-files=2&attempt=4";
-        assert_eq!(logger.uri(4), want);
+        assert_eq!(logger.uri(4, false), want);
+        assert_eq!(logger.uri(4, true), format!("{want}&flush-after=50"));
     }
 }

@@ -9,6 +9,8 @@ use crate::error::Error;
 
 /// Path of the init program in containers that have one.
 pub(crate) const INIT: &str = "/dev/init";
+/// Path of the pipe that the init program passes on as standard input.
+pub(crate) const STDIN: &str = "/dev/init-stdin";
 /// Smallest tmpfs: one page.
 const MIN_TMPFS: Bytes = Bytes(4096);
 const MAX_MODE: u32 = 0o7777;
@@ -113,6 +115,8 @@ pub(super) fn is_normalized(path: &Path) -> bool {
 }
 
 pub(super) fn check_mounts(spec: &ContainerSpec) -> Result<(), Error> {
+    let own = [spec.first_program().map(|_| INIT), spec.piped_input().map(|_| STDIN)];
+    let is_own = |target: &Path| own.iter().flatten().any(|own| target == Path::new(own));
     for (place, file) in spec.files.iter().enumerate() {
         if !is_normalized(&file.source) || !is_normalized(&file.target) {
             let reason = format!("{file:?} has a path that is not absolute, or has '..'");
@@ -131,7 +135,7 @@ pub(super) fn check_mounts(spec: &ContainerSpec) -> Result<(), Error> {
             return Err(wrong("target", format!("{target:?} is reserved for a kernel file system")));
         }
         let taken = spec.mounts[..place].iter().any(|earlier| earlier.target == *target);
-        if taken || (spec.init.is_some() && target == Path::new(INIT)) {
+        if taken || is_own(target) {
             return Err(wrong("target", format!("{target:?} is the target of another mount")));
         }
         if matches!(mount.source, ContainerMountSource::File { .. }) && !mount.read_only {

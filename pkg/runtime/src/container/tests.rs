@@ -53,6 +53,12 @@ fn invalid_process_is_rejected_by_field() {
     refused("init", |s| s.init = Some("init".into()));
     refused("hostname", |s| s.hostname = "a b".into());
     refused("hostname", |s| s.hostname.clear());
+    let stdin =
+        |pipe: &str, program: &str| Some(StandardInput { pipe: pipe.into(), program: program.into() });
+    accepted(|s| (s.stdin, s.log) = (stdin("/p", "/i"), logger()));
+    refused("stdin", |s| s.stdin = stdin("/p", "/i"));
+    refused("stdin.pipe", |s| s.stdin = stdin("p", "/i"));
+    refused("stdin.program", |s| s.stdin = stdin("/p", "i"));
     refused("tty", |s| s.tty = true);
     accepted(|s| (s.tty, s.log) = (true, logger()));
 }
@@ -147,6 +153,18 @@ fn invalid_mounts_are_rejected_by_field() {
         s.init = Some("/i".into());
         s.mounts = vec![bind("/a", INIT)];
     });
+    for target in [INIT, STDIN] {
+        let change = |s: &mut ContainerSpec| {
+            s.stdin = Some(StandardInput { pipe: "/p".into(), program: "/i".into() });
+            s.mounts = vec![bind("/a", target)];
+            s.log = logger();
+        };
+        refused("mounts[0].target", change);
+        accepted(|s| {
+            change(s);
+            s.tty = true;
+        });
+    }
     refused("mounts[0].source", |s| s.mounts = vec![bind("a", "/x")]);
     refused("mounts[0].size", |s| s.mounts = vec![tmpfs(Some(Bytes(1)), None, &[])]);
     refused("mounts[0].mode", |s| s.mounts = vec![tmpfs(None, Some(0o10000), &[])]);

@@ -14,7 +14,7 @@ use warren_image::{CallError, ImageInfo, Reference, with_deadline};
 
 use super::create_error::create_error;
 use super::record::RecordPlugins;
-use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, bundle, record};
+use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, attach, bundle, record};
 use crate::container::{ContainerId, ContainerSpec, ProcessState};
 use crate::error::Error;
 use crate::spec::user::{RequestedUser, User};
@@ -62,7 +62,7 @@ impl Inner {
             };
             self.update_record(&existing, &desired).await?;
         }
-        self.create_process(spec, &image, mounts).await
+        self.create_process(spec, &image, meant.user.uid, mounts).await
     }
 
     pub(super) async fn image(&self, image: &Reference) -> Result<Arc<ImageInfo>> {
@@ -175,13 +175,19 @@ impl Inner {
         &self,
         spec: &ContainerSpec,
         image: &ImageInfo,
+        uid: u32,
         mounts: Vec<Mount>,
     ) -> Result<()> {
-        let output = spec.log.uri(spec.owner.attempt);
+        if let Some(input) = &spec.stdin {
+            attach::ensure_pipe(&input.pipe, uid)?;
+        }
+        let pipe = spec.stdin.as_ref().map(|input| input.pipe.display().to_string());
+        let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some());
         let message = CreateTaskRequest {
             container_id: spec.id.to_string(),
             rootfs: mounts,
             terminal: spec.tty,
+            stdin: pipe.unwrap_or_default(),
             // A terminal has one output.
             stderr: if spec.tty { String::new() } else { output.clone() },
             stdout: output,

@@ -33,7 +33,7 @@ use warren_types::Signal;
 use super::create::resolve_user;
 use super::create_error::exec_error;
 use super::process_watcher::open_pidfd;
-use super::{DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, START_TIMEOUT};
+use super::{DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, START_TIMEOUT, record};
 use crate::Result;
 use crate::container::{ContainerId, ProcessState, SweepReport};
 use crate::error::Error;
@@ -87,11 +87,12 @@ impl ExecDirs {
     }
 }
 
-/// A program as containerd knows it.
+/// A process as containerd knows it.
 #[derive(Clone)]
-struct ExecRef {
-    id: ContainerId,
-    exec_id: String,
+pub(super) struct ExecRef {
+    pub id: ContainerId,
+    /// Empty: the first process of the container.
+    pub exec_id: String,
 }
 
 /// A program with a terminal, from its directory to its removal.
@@ -143,10 +144,8 @@ impl Inner {
     /// The process document, from the container's.
     async fn exec_document(&self, id: &ContainerId, spec: &ExecSpec) -> Result<oci::Process> {
         let missing = |what| Error::NotFound { id: id.to_string(), what };
-        let record = self.get_record(id).await?.ok_or_else(|| missing("record"))?;
-        let document = record.spec.and_then(|any| serde_json::from_slice::<oci::Spec>(&any.value).ok());
-        let first = document.and_then(|document| document.process().clone());
-        let first = first.ok_or_else(|| missing("process"))?;
+        let found = self.get_record(id).await?.ok_or_else(|| missing("record"))?;
+        let first = record::first_process(&found).ok_or_else(|| missing("process"))?;
         let user = self.exec_user(id, spec).await?;
         Ok(spec.document(&first, user.as_ref()))
     }
@@ -216,8 +215,8 @@ impl Inner {
         Ok(ExecProcess { input, stdout, stderr: None, handle: Box::new(started) })
     }
 
-    /// Waits for the end of a program; returns its exit code.
-    async fn wait_exec(&self, exec: &ExecRef) -> Result<u32> {
+    /// Waits for the end of a process; returns its exit code.
+    pub(super) async fn wait_exec(&self, exec: &ExecRef) -> Result<u32> {
         let mut failures = 0;
         loop {
             let message = WaitRequest { container_id: exec.id.to_string(), exec_id: exec.exec_id.clone() };
@@ -241,6 +240,23 @@ impl Inner {
                 }
             }
         }
+    }
+
+    pub(super) async fn close_input(&self, exec: &ExecRef) -> Result<()> {
+        let ExecRef { id, exec_id } = exec.clone();
+        let message = CloseIoRequest { container_id: id.to_string(), exec_id, stdin: true };
+        let request = self.connection.request(message);
+        let closed = with_deadline(RECORD_TIMEOUT, self.connection.tasks().close_io(request)).await;
+        closed.map_err(|status| Error::from_status(format!("end the input in container {id}"), &status))
+    }
+
+    pub(super) async fn resize(&self, exec: &ExecRef, size: TerminalSize) -> Result<()> {
+        let ExecRef { id, exec_id } = exec.clone();
+        let (width, height) = (size.columns.into(), size.rows.into());
+        let message = ResizePtyRequest { container_id: id.to_string(), exec_id, width, height };
+        let request = self.connection.request(message);
+        let resized = with_deadline(RECORD_TIMEOUT, self.connection.tasks().resize_pty(request)).await;
+        resized.map_err(|status| Error::from_status(format!("resize a terminal in container {id}"), &status))
     }
 
     async fn kill_exec(&self, exec: &ExecRef) {
@@ -363,22 +379,11 @@ impl ExecHandle for TerminalExec {
     }
 
     async fn close_input(&self) -> Result<()> {
-        let ExecRef { id, exec_id } = self.exec.clone();
-        let message = CloseIoRequest { container_id: id.to_string(), exec_id, stdin: true };
-        let connection = &self.shared.connection;
-        let closed =
-            with_deadline(RECORD_TIMEOUT, connection.tasks().close_io(connection.request(message))).await;
-        closed.map_err(|status| Error::from_status(format!("end the input in container {id}"), &status))
+        self.shared.close_input(&self.exec).await
     }
 
     async fn resize(&self, size: TerminalSize) -> Result<()> {
-        let ExecRef { id, exec_id } = self.exec.clone();
-        let (width, height) = (size.columns.into(), size.rows.into());
-        let message = ResizePtyRequest { container_id: id.to_string(), exec_id, width, height };
-        let connection = &self.shared.connection;
-        let resized =
-            with_deadline(RECORD_TIMEOUT, connection.tasks().resize_pty(connection.request(message))).await;
-        resized.map_err(|status| Error::from_status(format!("resize a terminal in container {id}"), &status))
+        self.shared.resize(&self.exec, size).await
     }
 
     fn signal(&self, signal: Signal) {

@@ -20,6 +20,8 @@ pub(super) const ATTEMPT: &str = "warren.attempt";
 const SPEC_HASH: &str = "warren.spec-hash";
 pub(super) const ATTEMPT_HISTORY: &str = "warren.attempt-history";
 const STOP_SIGNAL: &str = "warren.stop-signal";
+/// Path of the pipe of the container's standard input, if it has one.
+pub(super) const STDIN: &str = "warren.stdin";
 pub(super) const ASSIGNMENT: &str = "warren.assignment";
 /// Label of a [`placeholder_record`], so that a later sweep finds it after a crash.
 pub(super) const PLACEHOLDER: &str = "warren.stand-in";
@@ -53,6 +55,9 @@ pub(super) fn new_record(
     labels.insert(ATTEMPT.to_owned(), spec.owner.attempt.to_string());
     labels.insert(SPEC_HASH.to_owned(), spec.owner.spec_hash.clone());
     labels.insert(STOP_SIGNAL.to_owned(), stop_signal(spec, image)?.number().to_string());
+    // Its path is in UTF-8.
+    let pipe = spec.stdin.as_ref().map(|input| (STDIN.to_owned(), input.pipe.display().to_string()));
+    labels.extend(pipe);
     Ok(Container {
         id: spec.id.to_string(),
         labels,
@@ -64,6 +69,12 @@ pub(super) fn new_record(
         extensions: [(ASSIGNMENT.to_owned(), assignment(spec))].into(),
         ..Default::default()
     })
+}
+
+/// The first process of a container as its document describes it.
+pub(super) fn first_process(record: &Container) -> Option<oci::Process> {
+    let any = record.spec.as_ref()?;
+    serde_json::from_slice::<oci::Spec>(&any.value).ok()?.process().clone()
 }
 
 /// A record for a process that lost its own: enough for containerd to return the process again.

@@ -93,7 +93,7 @@ impl FakeRuntime {
     }
 }
 
-fn check(state: &State, id: &ContainerId) -> Result<()> {
+pub(super) fn check(state: &State, id: &ContainerId) -> Result<()> {
     let missing = |what| Err(Error::NotFound { id: id.to_string(), what });
     match state.containers.get(id).map(|container| &container.status.process) {
         None => missing("record"),

@@ -7,7 +7,7 @@ use warren_types::Bytes;
 
 use super::HostFeatures;
 use crate::container::{
-    ContainerMount, ContainerMountSource, ContainerSpec, HostFile, INIT, MountPropagation,
+    ContainerMount, ContainerMountSource, ContainerSpec, HostFile, INIT, MountPropagation, STDIN,
 };
 
 const SHM_SIZE: Bytes = Bytes(64 << 20);
@@ -22,9 +22,12 @@ pub(super) fn mounts(spec: &ContainerSpec, host: HostFeatures) -> Vec<oci::Mount
     mounts.extend(desired.into_iter().map(|expected| self::requested_mount(expected, host)));
     let nodes = spec.files.iter().filter(|file| !asked(&file.target));
     mounts.extend(nodes.map(|HostFile { source, target }| file(source, target)));
-    if let Some(init) = &spec.init {
+    if let Some(program) = spec.first_program() {
         let options = ["bind", "ro", "rprivate", "nosuid", "nodev"].map(str::to_owned);
-        mounts.push(mount(Path::new(INIT), "bind", init, options));
+        mounts.push(mount(Path::new(INIT), "bind", program, options));
+    }
+    if let Some(input) = spec.piped_input() {
+        mounts.push(file(&input.pipe, Path::new(STDIN)));
     }
     mounts
 }

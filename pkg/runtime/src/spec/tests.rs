@@ -6,7 +6,7 @@ use super::fixtures::{HOST, build, build_with, image, spec, strings};
 use super::*;
 use crate::container::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerReservations, ContainerUlimit, HostFile,
-    MountPropagation, OutputTarget,
+    MountPropagation, OutputTarget, StandardInput,
 };
 
 const UNIFIED: HostFeatures = HostFeatures { unified_cgroups: true, ..HOST };
@@ -216,6 +216,29 @@ fn process_matches_spec() {
     assert_eq!(plain.root().clone().unwrap().readonly(), Some(false));
     assert_eq!(plain.process().clone().unwrap().rlimits().clone(), None, "containerd's own");
     assert_eq!(plain.process().clone().unwrap().oom_score_adj(), Some(0), "not containerd's own");
+}
+
+#[test]
+fn input_comes_from_pipe_through_process_one_or_terminal() {
+    let log =
+        OutputTarget::Binary { program: "/l".into(), dir: "/d".into(), max_size: Bytes(1), max_files: 1 };
+    let stdin = Some(StandardInput { pipe: "/tasks/x/stdin".into(), program: "/opt/init".into() });
+    let asked = ContainerSpec { stdin, log, ..spec() };
+    let parts = |spec: &ContainerSpec| {
+        let built = build(spec, HOST);
+        let mounts = built.mounts().clone().unwrap();
+        let own = mounts.into_iter().filter(|mount| mount.destination().starts_with("/dev/init"));
+        let own = own.map(|mount| mount.source().clone().unwrap().display().to_string());
+        let stdin = mounts_of(spec, HOST).iter().any(|(target, _)| target == "/dev/init-stdin");
+        (built.process().clone().unwrap().args().clone().unwrap(), own.collect::<Vec<_>>(), stdin)
+    };
+    let words = ["/dev/init", "--input", "/dev/init-stdin", "--", "/entry", "one"].map(str::to_owned);
+    let (args, own, has_pipe) = parts(&asked);
+    assert_eq!((&args[..], &own[..], has_pipe), (&words[..], &["/opt/init".to_owned()][..], true));
+    let (args, _, has_pipe) = parts(&ContainerSpec { init: Some("/opt/init".into()), ..asked.clone() });
+    assert_eq!((&args[..], has_pipe), (&words[..], true));
+    let (args, own, has_pipe) = parts(&ContainerSpec { tty: true, ..asked });
+    assert_eq!((args.len(), own.len(), has_pipe), (2, 0, false), "the supervisor passes it on");
 }
 
 #[test]

@@ -14,9 +14,9 @@ use warren_network::{
 };
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
-    ContainerHandles, ContainerId, ContainerMount, ContainerProcess, ContainerSpec, ContainerStatus,
-    ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, Reference, Result, Runtime, RuntimeEvent,
-    RuntimeInfo, Signal, SweepReport,
+    AttachedProcess, ContainerHandles, ContainerId, ContainerMount, ContainerProcess, ContainerSpec,
+    ContainerStatus, ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, Reference,
+    Result, Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
 };
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
@@ -132,6 +132,10 @@ impl Runtime for CrashingBackend<FakeRuntime> {
 
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<ExecProcess> {
         self.plan.run_call(self.backend.exec(id, spec)).await
+    }
+
+    async fn attach(&self, id: &ContainerId, with_input: bool) -> Result<AttachedProcess> {
+        self.backend.attach(id, with_input).await
     }
 
     async fn open(&self, id: &ContainerId) -> Result<ContainerHandles> {

@@ -6,7 +6,7 @@ use warren_types::{Bytes, MilliCpu};
 use super::*;
 use crate::container::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerReservations, ContainerUlimit,
-    DevicePermissions, HostDevice, HostFile, NetworkMode, OutputTarget, SeccompPolicy,
+    DevicePermissions, HostDevice, HostFile, NetworkMode, OutputTarget, SeccompPolicy, StandardInput,
 };
 use crate::host_check;
 use crate::spec::fixtures::{HOST, image, spec};
@@ -32,7 +32,7 @@ fn create_request(spec: &ContainerSpec) -> ContainerdRequest {
     let meant = ResolvedSpec { user, devices: host_check::check_host(spec).unwrap() };
     let document = document(spec, &image(), &meant, "/warren", HOST).unwrap();
     let record = new_record(spec, &image(), &document, &PLUGINS()).unwrap();
-    let output = spec.log.uri(spec.owner.attempt);
+    let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some());
     ContainerdRequest { document, record: Container { spec: None, ..record }, output, terminal: spec.tty }
 }
 
@@ -40,7 +40,7 @@ fn create_request(spec: &ContainerSpec) -> ContainerdRequest {
 fn changes() -> Vec<(&'static str, ContainerSpec)> {
     #[rustfmt::skip]
     let ContainerSpec {
-        id, owner, image, command, args, env, workdir, user, groups, tty, init, stop_signal, hostname, network,
+        id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
         limits, reservations, ulimits, sysctls, shm_size, oom_score_adj, privileged, cap_add, cap_drop,
         no_new_privileges, seccomp, devices, read_only_root, mounts, files, log, assignment, labels,
     } = ContainerSpec {
@@ -54,6 +54,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
         user: Some("web".into()),
         groups: vec!["logs".into()],
         tty: true,
+        stdin: Some(StandardInput { pipe: "/pipe".into(), program: "/bin/sh".into() }),
         init: Some("/bin/sh".into()),
         stop_signal: Signal::parse("QUIT"),
         hostname: "other".into(),
@@ -90,7 +91,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
     }
     #[rustfmt::skip]
     let changes = each!(
-        id, owner, image, command, args, env, workdir, user, groups, tty, init, stop_signal, hostname, network,
+        id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
         limits, reservations, ulimits, sysctls, shm_size, oom_score_adj, privileged, cap_add, cap_drop,
         no_new_privileges, seccomp, devices, read_only_root, mounts, files, log, assignment, labels
     );

@@ -1,5 +1,6 @@
 //! Runs the commands, one module per noun.
 
+mod attach;
 mod audit;
 mod cluster;
 mod completion;

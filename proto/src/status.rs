@@ -66,6 +66,9 @@ pub const COMMAND_NOT_EXECUTABLE: &str = "COMMAND_NOT_EXECUTABLE";
 /// Reason for clients if nothing in a container accepts a connection.
 pub const CONNECTION_REFUSED: &str = "CONNECTION_REFUSED";
 
+/// Reason for clients if the first process of a task has no standard input, or that has ended.
+pub const INPUT_NOT_OPEN: &str = "INPUT_NOT_OPEN";
+
 /// The most bytes of a message. It is sent twice, once percent-encoded, so it has the smaller share of the
 /// header.
 const MAX_MESSAGE: usize = 1024;

@@ -94,6 +94,11 @@ pub struct ProcessFlags {
         long, short, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
     )]
     pub tty: Option<bool>,
+    /// Keep standard input open for `warren task attach --interactive`
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    pub stdin: Option<bool>,
     /// Run an init process that forwards signals and reaps zombies
     #[arg(
         long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"

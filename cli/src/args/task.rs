@@ -29,8 +29,9 @@ use `warren task restart`.";
 
 /// Notes at the end of `task attach --help`.
 const ATTACH_NOTES: &str = "\
-The exit code is that of the task; a signal to this command ends the command alone. `task exec -it` runs a command \
-with input.";
+The exit code is that of the task; a signal to this command ends the command alone. With -i, the end of standard \
+input is the end of the input of the task, unless the task has a terminal; otherwise the input stays open for the next \
+client. `task exec -it` runs a command of its own.";
 
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
@@ -87,8 +88,8 @@ pub enum TaskCommand {
         /// Task id, id prefix, or SERVICE.SLOT
         #[arg(value_name = "TASK")]
         task: String,
-        /// Not possible: containers have no open input
-        #[arg(long, short, hide = true)]
+        /// Pass standard input on to the task, whose service must have --stdin
+        #[arg(long, short)]
         interactive: bool,
     },
     /// List the processes of a running task

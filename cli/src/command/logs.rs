@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use warren_client::{Client, Error, LogOptions, LogTarget};
 use warren_proto::v1;
+use warren_types::Timestamp;
 
 use crate::args::value::TailLines;
 use crate::args::{GlobalArgs, LogArgs};
@@ -47,13 +48,13 @@ pub async fn task(global: &GlobalArgs, task: String, args: &LogArgs) -> Result<(
     read(global, vec![LogTarget::Task(task)], args, style, &what).await
 }
 
-/// Prints what a task writes from now on, until it ends.
-pub async fn attach(global: &GlobalArgs, task: String) -> Result<(), CommandError> {
+/// Prints what a task writes from now on, or since that time on its node, until it ends.
+pub async fn attach(global: &GlobalArgs, task: String, since: Option<Timestamp>) -> Result<(), CommandError> {
     let what = format!("the output of task {task} was not read");
     let lines = LogArgs {
         follow: true,
-        tail: TailLines(Some(0)),
-        since: None,
+        tail: TailLines(since.is_none().then_some(0)),
+        since,
         timestamps: false,
         previous: false,
         raw: false,

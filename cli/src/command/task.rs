@@ -10,7 +10,7 @@ use warren_types::Signal;
 
 use crate::args::{GlobalArgs, ListingArgs, TaskCommand};
 use crate::command::exec::{self, ExecLocation};
-use crate::command::{copy, forward};
+use crate::command::{attach, copy, forward};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output::{self, Listing};
@@ -37,7 +37,9 @@ pub async fn run(global: &GlobalArgs, command: TaskCommand) -> Result<ExitCode, 
             return exec::run(global, ExecLocation::Task(task), exec).await;
         }
         TaskCommand::Restart { task, detach } => restart(global, &task, detach).await,
-        TaskCommand::Attach { task, interactive } => return attach(global, &task, interactive).await,
+        TaskCommand::Attach { task, interactive } => {
+            return attach::run(global, &task, interactive).await;
+        }
         TaskCommand::Processes { task } => processes(global, &task).await,
         TaskCommand::Signal { task, signal } => send_signal(global, &task, signal).await,
         TaskCommand::Cp { follow_link, source, destination } => {
@@ -125,27 +127,6 @@ async fn send_signal(global: &GlobalArgs, task: &str, signal: Signal) -> Result<
     client.tasks().signal(task, signal).await.map_err(|error| from_client(&what, error))?;
     println!("{task}: {signal} was sent");
     Ok(())
-}
-
-async fn attach(global: &GlobalArgs, task: &str, interactive: bool) -> Result<ExitCode, CommandError> {
-    let what = format!("task {task} was not attached to");
-    if interactive {
-        let why = "the program of a container has no open input";
-        let hint = "run a command in it: `warren task exec -it TASK COMMAND`";
-        return Err(CommandError::new(ExitKind::Usage, what, why, hint));
-    }
-    let client = connect(global, &what).await?;
-    let failed = |error| from_client(&what, error);
-    let found = client.tasks().get(task).await.map_err(failed)?;
-    if found.state() != v1::TaskState::Running {
-        let why = format!("task {} does not run", found.id);
-        let hint = "print what it wrote with `warren task logs`";
-        return Err(CommandError::new(ExitKind::Conflict, what, why, hint));
-    }
-    super::logs::attach(global, found.id.clone()).await?;
-    let ended = client.tasks().get(&found.id).await.map_err(failed)?;
-    let code = ended.exit.map_or(0, |exit| exit.code);
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }
 
 async fn inspect(global: &GlobalArgs, task: &str) -> Result<(), CommandError> {

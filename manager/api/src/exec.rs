@@ -1,5 +1,5 @@
-//! Programs that clients run in containers, files that they copy, and connections to ports of tasks: the task's node
-//! opens a stream, and this module passes input and output on.
+//! Programs that clients run in containers, files that they copy, connections to ports of tasks, and input for their
+//! first process: the task's node opens a stream, and this module passes input and output on.
 //!
 //! Nothing is stored here, and a few frames are buffered per direction. All of it ends when either side disconnects.
 
@@ -15,7 +15,7 @@ use warren_core::Refusal;
 use warren_core::State;
 use warren_core::state::ObjectKind;
 use warren_proto::Problem;
-use warren_proto::status::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND, CONNECTION_REFUSED};
+use warren_proto::status::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND, CONNECTION_REFUSED, INPUT_NOT_OPEN};
 use warren_proto::v1;
 use warren_proto::v1::exec_request::Message as Input;
 use warren_proto::v1::exec_response::Message as Output;
@@ -131,6 +131,10 @@ fn parse_work(target: &v1::ExecTarget) -> Result<(NodeWork, String), Violation> 
         Some(Work::ListProcesses(request)) => {
             Ok((NodeWork::ListProcesses(request), "list of processes".to_owned()))
         }
+        Some(Work::Attach(request)) => {
+            let about = if request.input { "input" } else { "attachment without input" };
+            Ok((NodeWork::Attach(request), about.to_owned()))
+        }
     }
 }
 
@@ -233,6 +237,7 @@ async fn relay_program(
                 Some(Some(Frame::StderrData(bytes))) => Output::Stderr(bytes),
                 Some(Some(Frame::End(_))) => Output::EndOfOutput(v1::EndOfOutput {}),
                 Some(Some(Frame::Processes(list))) => Output::Processes(list),
+                Some(Some(Frame::AttachedAt(at))) => Output::AttachedAt(at),
                 Some(Some(Frame::ReceivedBytes(bytes))) => Output::ConsumedInput(bytes),
                 Some(Some(Frame::ExitCode(code))) => Output::ExitCode(code),
                 Some(Some(Frame::ExecFailure(failure))) => return Err(failure_status(failure)),
@@ -266,6 +271,7 @@ fn failure_status(failure: v1::ExecFailure) -> Status {
         Reason::FileNotFound => problem(Code::NotFound, "FILE_NOT_FOUND", message),
         Reason::FilesRefused => problem(Code::FailedPrecondition, "FILES_REFUSED", message),
         Reason::CopyFailed => problem(Code::Internal, "COPY_FAILED", message),
+        Reason::InputNotOpen => problem(Code::FailedPrecondition, INPUT_NOT_OPEN, message),
         Reason::ConnectionRefused => problem(Code::FailedPrecondition, CONNECTION_REFUSED, message),
         Reason::NotRunning => problem(Code::FailedPrecondition, "TASK_NOT_RUNNING", message),
         Reason::CommandNotFound => problem(Code::FailedPrecondition, COMMAND_NOT_FOUND, message),

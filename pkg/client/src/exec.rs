@@ -1,4 +1,5 @@
-//! Runs programs in containers of tasks, copies files, and connects to ports: their data is input and output.
+//! Runs programs in containers of tasks, copies files, connects to ports, and attaches to tasks: their data is input
+//! and output.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use warren_proto::v1::exec_request::Message as Input;
 use warren_proto::v1::exec_response::Message as Output;
 use warren_proto::v1::exec_target::Work;
 use warren_proto::v1::tasks_client::TasksClient;
-use warren_types::Signal;
+use warren_types::{Signal, Timestamp};
 
 use crate::api::TaskApi;
 use crate::channel::ManagerChannel;
@@ -113,6 +114,21 @@ impl TaskApi<'_> {
         Ok(())
     }
 
+    /// Attaches to the first process of a task. The result has no output but the exit code. Also returns the time on
+    /// the node: what the task writes from now on is not older.
+    pub async fn attach(
+        &self,
+        task: &str,
+        attach: v1::AttachTask,
+    ) -> Result<(RunningProgram, Timestamp), Error> {
+        let mut attached = self.exec(target(task, Work::Attach(attach))).await?;
+        loop {
+            if let Some(Output::AttachedAt(at)) = attached.output.message().await? {
+                return Ok((attached, Timestamp(at)));
+            }
+        }
+    }
+
     /// The processes of a task.
     pub async fn processes(&self, task: &str) -> Result<Vec<v1::ContainerProcess>, Error> {
         let mut work = self.exec(target(task, Work::ListProcesses(v1::ListProcesses {}))).await?;
@@ -183,7 +199,7 @@ impl ProgramOutput {
                 Some(Output::ExitCode(code)) => return Ok(ProgramEvent::Exited(code)),
                 Some(Output::ConsumedInput(bytes)) => drop(self.consumed.send_replace(bytes)),
                 // A later version's.
-                Some(Output::Started(_) | Output::Processes(_)) | None => {}
+                Some(Output::Started(_) | Output::Processes(_) | Output::AttachedAt(_)) | None => {}
             }
         }
     }

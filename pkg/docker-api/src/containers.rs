@@ -12,7 +12,7 @@ use warren_types::{Mount, MountSource, TaskId, TaskSpec};
 use crate::docker_error::DockerError;
 use crate::images::{familiar, split_tag};
 use crate::object_ids::{ObjectIds, id_of};
-use crate::one_off::{self, ONE_OFF_LABEL, OneOffContainer};
+use crate::one_off::{self, ONE_OFF_LABEL, OneOffContainer, STDIN_ONCE_LABEL};
 use crate::request::DockerRequest;
 use crate::response::{Answer, joined, ok, time};
 use crate::spec::{self, Defaults};
@@ -243,6 +243,7 @@ impl ContainerView {
     fn new(mut task: v1::Task) -> Result<Self, DockerError> {
         let spec = TaskSpec::try_from(task.spec.take().unwrap_or_default())?;
         let mut labels = spec.container_labels.clone();
+        labels.remove(STDIN_ONCE_LABEL);
         if labels.remove(ONE_OFF_LABEL).is_some() {
             labels.insert("com.docker.swarm.node.id".to_owned(), task.node_id.clone());
             let (id, name) = (one_off::id_of_service(&task.service_id), task.service_name.clone());
@@ -429,7 +430,8 @@ impl ContainerView {
         });
         let config = json!({
             "Hostname": spec.hostname, "User": container.user.unwrap_or_default(), "Tty": spec.tty,
-            "OpenStdin": false, "AttachStdin": false, "AttachStdout": false, "AttachStderr": false,
+            "OpenStdin": spec.stdin, "StdinOnce": one_off::is_stdin_once(task), "AttachStdin": false,
+            "AttachStdout": false, "AttachStderr": false,
             "Env": container.env.unwrap_or_default(), "Cmd": spec.args, "Entrypoint": spec.command,
             "Image": spec.image.to_string(), "WorkingDir": container.dir.unwrap_or_default(), "Labels": labels,
             "Volumes": null, "StopSignal": container.stop_signal,

@@ -19,6 +19,8 @@ pub const ONE_OFF_LABEL: &str = "io.warren.container";
 pub const REMOVED_AT_END: &str = "removed-at-end";
 /// The value of [`ONE_OFF_LABEL`] of any other container.
 pub const KEPT: &str = "kept";
+/// Marks the container whose standard input ends with that of the first client that attaches.
+pub const STDIN_ONCE_LABEL: &str = "io.warren.stdin-once";
 /// The longest time between two looks: a change may be missed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -33,6 +35,11 @@ pub struct OneOffContainer {
 /// Whether a task is a container of its own.
 pub fn is_one_off(task: &v1::Task) -> bool {
     task.spec.as_ref().is_some_and(|spec| spec.container_labels.contains_key(ONE_OFF_LABEL))
+}
+
+/// Whether the standard input of a task ends with that of the first client that attaches.
+pub fn is_stdin_once(task: &v1::Task) -> bool {
+    task.spec.as_ref().is_some_and(|spec| spec.container_labels.contains_key(STDIN_ONCE_LABEL))
 }
 
 /// Whether the service is a container of its own.

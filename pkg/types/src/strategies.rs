@@ -242,7 +242,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
         secret_object_mounts("c"),
         option::of(health_checks()),
     );
-    let rights = (any::<[bool; 5]>(), capabilities(), capabilities(), seccomp, storage);
+    let rights = (any::<[bool; 6]>(), capabilities(), capabilities(), seccomp, storage);
     (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
         |(image, pull, process, life, rest, rights)| {
             let (command, args, env, workdir, user, groups, hostname, container_labels) = process;
@@ -250,7 +250,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
             let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
             let (switches, cap_add, cap_drop, seccomp, storage) = rights;
             let (devices, mounts, secrets, configs, health) = storage;
-            let [tty, init, privileged, no_new_privileges, read_only] = switches;
+            let [tty, stdin, init, privileged, no_new_privileges, read_only] = switches;
             let allow_metadata = tty && network.has_address();
             let shm_size = shm_size.map(Bytes);
             let hook = |command: &Vec<String>| {
@@ -272,6 +272,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 hostname,
                 hosts,
                 tty,
+                stdin,
                 init,
                 stop_signal,
                 drain_delay,

@@ -19,7 +19,7 @@ use crate::v1::task_network::Mode;
 
 wire_structs! {
     TaskSpec as TaskSpec {
-        image, pull, command, args, env, container_labels, workdir, user, groups, hostname, hosts, tty, init,
+        image, pull, command, args, env, container_labels, workdir, user, groups, hostname, hosts, tty, stdin, init,
         stop_signal, drain_delay_ms: drain_delay by drain_delay, stop_grace_ms: stop_grace by stop_grace,
         limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj,
         privileged, cap_add, cap_drop, no_new_privileges, seccomp, devices, read_only, mounts, secrets, configs, health,

@@ -56,6 +56,11 @@ impl TaskDirs {
         self.path(task).join("output")
     }
 
+    /// The pipe of the container's standard input.
+    pub fn stdin(&self, task: &TaskId) -> PathBuf {
+        self.path(task).join("stdin")
+    }
+
     /// Writes the task's files if they differ.
     pub async fn ensure(
         &self,

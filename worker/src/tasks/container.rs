@@ -124,6 +124,7 @@ mod tests {
             network,
             files,
             log: file("output"),
+            stdin: file("stdin"),
             hostname: "web-1".into(),
             programs,
             sources,

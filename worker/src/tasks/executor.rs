@@ -293,6 +293,7 @@ impl ActionExecutor {
             network: job.prepared.network.clone().ok_or_else(missing)?,
             files: job.prepared.files.clone().ok_or_else(missing)?,
             log: self.task_dirs.log_dir(&job.task),
+            stdin: self.task_dirs.stdin(&job.task),
             hostname: hostname(&expanded),
             programs: self.programs.clone(),
             sources: sources.paths.clone(),

@@ -202,6 +202,7 @@ impl SpecDraft {
             user,
             hostname,
             tty,
+            stdin,
             init,
             stop_signal,
             drain_delay,
@@ -225,6 +226,7 @@ impl SpecDraft {
         emptied.set_optional("--user", user, &mut task.user);
         emptied.set_optional("--hostname", hostname, &mut task.hostname);
         task.tty = tty.unwrap_or(task.tty);
+        task.stdin = stdin.unwrap_or(task.stdin);
         task.init = init.unwrap_or(task.init);
         emptied.set_optional("--stop-signal", stop_signal, &mut task.stop_signal);
         emptied.set("--drain-delay", drain_delay, &mut task.drain_delay, DEFAULT_DRAIN_DELAY);

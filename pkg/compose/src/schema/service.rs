@@ -287,7 +287,7 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.secrets[].mode", FileMode),
     partly("services.*.security_opt", TextList, "`no-new-privileges` and `seccomp:unconfined`"),
     honoured("services.*.shm_size", Size),
-    warned("services.*.stdin_open", Bool, "tasks have no standard input"),
+    honoured("services.*.stdin_open", Bool),
     honoured("services.*.stop_grace_period", Duration),
     honoured("services.*.stop_signal", Text),
     refused("services.*.storage_opt", "the writable layer of a container has no options"),

@@ -139,6 +139,7 @@ fn process(service: &Fields<'_>, task: &mut TaskSpec) {
     }
     task.tty = service.flag("tty").unwrap_or_default();
     task.init = service.flag("init").unwrap_or_default();
+    task.stdin = service.flag("stdin_open").unwrap_or_default();
     task.stop_signal = service.parse("stop_signal");
     task.stop_grace = service.duration("stop_grace_period").unwrap_or(task.stop_grace);
     task.post_start = hooks(service, "post_start");

@@ -11,7 +11,7 @@ use warren_types::{Bytes, Device, DeviceAccess, PublishMode, PublishedPort, Viol
 
 use crate::model::{self, Pairs};
 use crate::object_ids::ObjectIds;
-use crate::one_off::{KEPT, ONE_OFF_LABEL, REMOVED_AT_END};
+use crate::one_off::{KEPT, ONE_OFF_LABEL, REMOVED_AT_END, STDIN_ONCE_LABEL};
 use crate::spec::{self, ReceivedSpec};
 
 /// Where it runs: the name of a node, or `any`.
@@ -112,6 +112,7 @@ pub struct ContainerCreateRequest {
     user: Option<String>,
     tty: Option<bool>,
     open_stdin: Option<bool>,
+    stdin_once: Option<bool>,
     env: Option<Vec<String>>,
     cmd: Option<Words>,
     healthcheck: Option<model::HealthCheck>,
@@ -291,11 +292,6 @@ fn translate(
     refuse(is_set(&request.domainname), "Domainname", "give the whole name with --hostname");
     refuse(is_set(&request.mac_address), "MacAddress", "addresses are those of the cluster");
     refuse(
-        request.open_stdin == Some(true),
-        "OpenStdin",
-        "containers have no standard input in this version: leave out --interactive, and use `docker exec -it`",
-    );
-    refuse(
         request.volumes.is_some_and(|volumes| !volumes.is_empty()),
         "Volumes",
         "every volume has a name here: give --volume NAME:PATH",
@@ -313,6 +309,9 @@ fn translate(
     };
     let mark = if host.auto_remove == Some(true) { REMOVED_AT_END } else { KEPT };
     labels.insert(ONE_OFF_LABEL.to_owned(), mark.to_owned());
+    if request.open_stdin == Some(true) && request.stdin_once == Some(true) {
+        labels.insert(STDIN_ONCE_LABEL.to_owned(), true.to_string());
+    }
     let networks = networks(
         wrong,
         request.network_disabled == Some(true),
@@ -332,6 +331,7 @@ fn translate(
         privileges: Some(privileges(wrong, host.security_opt.unwrap_or_default())),
         stop_signal: request.stop_signal,
         tty: request.tty,
+        open_stdin: request.open_stdin,
         read_only: host.readonly_rootfs,
         mounts: Some(mounts(wrong, host.mounts, host.binds, host.tmpfs)),
         stop_grace_period: request.stop_timeout.map(|seconds| seconds.saturating_mul(NANOS_PER_SECOND)),

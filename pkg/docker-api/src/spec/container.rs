@@ -102,11 +102,9 @@ fn container(reader: &mut SpecReader, docker: model::ContainerSpec, ids: &Object
     read_privileges(reader, privileges.unwrap_or_default(), &mut task);
     task.stop_signal = non_empty(stop_signal).and_then(|signal| reader.parse(path("StopSignal"), &signal));
     task.stop_grace = reader.duration(path("StopGracePeriod"), stop_grace_period).unwrap_or(task.stop_grace);
-    (task.tty, task.init) = (tty.unwrap_or_default(), init.unwrap_or_default());
+    (task.tty, task.stdin) = (tty.unwrap_or_default(), open_stdin.unwrap_or_default());
+    task.init = init.unwrap_or_default();
     task.read_only = read_only.unwrap_or_default();
-    if open_stdin == Some(true) {
-        reader.warn(&path("OpenStdin"), "has no effect: tasks have no standard input");
-    }
     reader.only(path("Isolation"), isolation, "default");
     task.mounts = mounts::mounts_from_docker(reader, mounts.unwrap_or_default());
     task.secrets = mounts::secrets_from_docker(reader, secrets.unwrap_or_default(), ids);
@@ -249,7 +247,7 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: Defaults) -> model:
     let TaskSpec {
         image, command, args, env, container_labels, workdir, user, groups, hostname, hosts, ..
     } = task;
-    let TaskSpec { tty, init, stop_signal, stop_grace, limits, reservations, ulimits, sysctls, .. } = task;
+    let TaskSpec { tty, stdin, init, stop_signal, stop_grace, limits, reservations, ulimits, sysctls, .. } = task;
     let TaskSpec { oom_score_adj, cap_add, cap_drop, no_new_privileges, seccomp, read_only, mounts, .. } =
         task;
     let TaskSpec { secrets, configs, health, restart, logs, dns, .. } = task;
@@ -289,7 +287,7 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: Defaults) -> model:
         privileges: (privileges != model::Privileges::default()).then_some(privileges),
         stop_signal: stop_signal.map(|signal| signal.to_string()),
         tty: tty.then_some(true),
-        open_stdin: None,
+        open_stdin: stdin.then_some(true),
         read_only: read_only.then_some(true),
         mounts: mounts::mounts_to_docker(mounts),
         stop_grace_period: defaults.show(*stop_grace == DEFAULT_STOP_GRACE, || nanos(*stop_grace)),

@@ -18,6 +18,7 @@ impl ServiceSpec {
             hostname: _,
             hosts: _,
             tty: _,
+            stdin: _,
             init: _,
             stop_signal: _,
             drain_delay: _,

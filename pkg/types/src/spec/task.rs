@@ -89,6 +89,10 @@ pub struct TaskSpec {
     /// A terminal for standard input and output.
     #[serde(default)]
     pub tty: bool,
+    /// Standard input stays open for clients that attach to the task; otherwise it is empty. Without a terminal, a
+    /// small init is process 1, as with `init`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub stdin: bool,
     /// Runs a small init as process 1, which forwards signals and reaps orphaned processes.
     #[serde(default)]
     pub init: bool,
@@ -293,6 +297,7 @@ impl TaskSpec {
             hostname: None,
             hosts: Vec::new(),
             tty: false,
+            stdin: false,
             init: false,
             stop_signal: None,
             drain_delay: DEFAULT_DRAIN_DELAY,

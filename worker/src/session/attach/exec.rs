@@ -1,5 +1,5 @@
 //! Runs a program in the container of a task for a client of a manager, copies its files, connects to its ports, sends
-//! it a signal, or lists its processes.
+//! it a signal, lists its processes, or passes input on to its first process.
 //!
 //! Input, signals and sizes come on one stream. So that a program that does not read its input cannot hold back a
 //! signal, the sender may be ahead of the program by [`MAX_AHEAD`] bytes only, and the stream is always read. Output
@@ -9,7 +9,7 @@ mod connection;
 mod files;
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,7 +25,8 @@ use warren_proto::v1::exec_task::Work;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 use warren_runtime::{
-    ContainerProcess, Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, Signal, TerminalSize,
+    AttachedProcess, ContainerProcess, Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec,
+    Signal, TerminalSize,
 };
 use warren_types::TaskId;
 
@@ -52,6 +53,8 @@ enum StartedWork {
     /// A signal was sent.
     Signalled,
     Processes(v1::ProcessList),
+    /// The first process of the task, without output, at this time in Unix milliseconds.
+    Attached(ExecProcess, u64),
 }
 
 /// How it was left.
@@ -82,6 +85,10 @@ pub(super) async fn exec(
                 }
                 StartedWork::Connection(stream) => connection::serve(stream, &mut attachment).await?,
                 StartedWork::Signalled => ExecEnd::Exited(0),
+                StartedWork::Attached(process, at) => {
+                    attachment.out.send_without_deadline(Frame::AttachedAt(at)).await?;
+                    serve(process, &mut attachment).await?
+                }
                 StartedWork::Processes(list) => {
                     attachment.out.send_without_deadline(Frame::Processes(list)).await?;
                     ExecEnd::Exited(0)
@@ -155,6 +162,20 @@ async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<Star
             let processes = processes.into_iter().map(process_to_wire).collect();
             Ok(StartedWork::Processes(v1::ProcessList { processes }))
         }
+        Some(Work::Attach(v1::AttachTask { input, terminal })) => {
+            let at = unix_millis(SystemTime::now());
+            tracing::info!(%task, input, "attaching a client to a task");
+            let attached = runtime.attach(&id, input).await;
+            let AttachedProcess { input, handle } = attached.map_err(|error| match error {
+                Error::InvalidSpec { reason, .. } => failure(Reason::InputNotOpen, "", reason),
+                other => refused(other),
+            })?;
+            if let Some(size) = terminal {
+                handle.resize(terminal_size(size)).await.map_err(refused)?;
+            }
+            let stdout = Box::new(tokio::io::empty());
+            Ok(StartedWork::Attached(ExecProcess { input, stdout, stderr: None, handle }, at))
+        }
         None => Err(failure(
             Reason::Invalid,
             "work",
@@ -165,9 +186,16 @@ async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<Star
 
 fn process_to_wire(process: ContainerProcess) -> v1::ContainerProcess {
     let ContainerProcess { pid, parent_pid, uid, started_at, cpu, resident_bytes, command } = process;
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let started_at = started_at.duration_since(UNIX_EPOCH).map_or(0, millis);
-    v1::ContainerProcess { pid, parent_pid, uid, started_at, cpu_ms: millis(cpu), resident_bytes, command }
+    let (started_at, cpu_ms) = (unix_millis(started_at), millis(cpu));
+    v1::ContainerProcess { pid, parent_pid, uid, started_at, cpu_ms, resident_bytes, command }
+}
+
+fn unix_millis(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, millis)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn not_running(task: &TaskId, reporter: &TaskReporter) -> v1::ExecFailure {

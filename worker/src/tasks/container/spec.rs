@@ -9,7 +9,7 @@ use warren_network::files::TaskNetworkFiles;
 use warren_runtime::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner, ContainerReservations,
     ContainerSpec, ContainerUlimit, DevicePermissions, Error, HostDevice, HostFile, MountPropagation,
-    NetworkMode, OutputTarget, SeccompPolicy,
+    NetworkMode, OutputTarget, SeccompPolicy, StandardInput,
 };
 use warren_types::spec::{self, TaskSpec};
 use warren_types::{Bytes, ClusterId, LogLimits, MilliCpu, Resources, TaskAssignment};
@@ -24,6 +24,8 @@ pub(in crate::tasks) struct ContainerInputs {
     pub files: TaskNetworkFiles,
     /// The existing directory of its output.
     pub log: PathBuf,
+    /// The pipe of its standard input, in an existing directory.
+    pub stdin: PathBuf,
     pub hostname: String,
     pub programs: ContainerPrograms,
     /// Sources of its mounts, one each; `None` for tmpfs.
@@ -60,6 +62,7 @@ pub(in crate::tasks) fn container_spec(
         hostname: _,
         hosts: _,
         tty,
+        stdin,
         init,
         stop_signal,
         limits,
@@ -105,6 +108,8 @@ pub(in crate::tasks) fn container_spec(
         user: user.clone(),
         groups: groups.clone(),
         tty: *tty,
+        stdin: stdin
+            .then(|| StandardInput { pipe: joined.stdin.clone(), program: joined.programs.init.clone() }),
         init: init.then(|| joined.programs.init.clone()),
         stop_signal: *stop_signal,
         hostname: joined.hostname.clone(),
@@ -253,6 +258,7 @@ mod tests {
             user: Some("nobody:nogroup".into()),
             groups: vec!["audio".into()],
             tty: true,
+            stdin: true,
             init: true,
             stop_signal: Some("SIGRTMIN+3".parse().unwrap()),
             limits: spec::Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(99) },
@@ -331,6 +337,7 @@ mod tests {
             user: Some("nobody:nogroup".into()),
             groups: vec!["audio".into()],
             tty: true,
+            stdin: Some(StandardInput { pipe: joined.stdin.clone(), program: programs.init.clone() }),
             init: Some(programs.init.clone()),
             stop_signal: warren_types::Signal::from_number(37),
             hostname: "web-1".into(),

@@ -20,7 +20,7 @@ pub(in crate::tasks) fn with_spec_path(error: Error, spec: &TaskSpec) -> Error {
 
 /// The task field of a container field: `shm_size` is `task.shmSize`. `None` for fields that the node adds.
 pub(in crate::tasks) fn spec_path(field: &str) -> Option<String> {
-    const NODE_FIELDS: [&str; 6] = ["files", "log", "init", "labels", "assignment", "network"];
+    const NODE_FIELDS: [&str; 7] = ["files", "log", "stdin", "init", "labels", "assignment", "network"];
     let first = field.split(['.', '[']).next().unwrap_or_default();
     if NODE_FIELDS.contains(&first) {
         return None;

@@ -111,6 +111,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         hostname,
         hosts,
         tty,
+        stdin,
         init,
         stop_signal,
         drain_delay,
@@ -170,6 +171,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     searches.iter().for_each(|domain| say("dns-search", domain.clone()));
     hosts.iter().for_each(|HostEntry { name, address }| say("host", format!("{name}:{address}")));
     say("tty", tty.to_string());
+    say("stdin", stdin.to_string());
     say("init", init.to_string());
     stop_signal.iter().for_each(|signal| say("stop-signal", signal.to_string()));
     say("drain-delay", time(*drain_delay));

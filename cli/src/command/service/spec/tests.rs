@@ -52,6 +52,7 @@ const EVERYTHING: &[&str] = &[
     "--user=www:www",
     "--hostname=front",
     "--tty",
+    "--stdin",
     "--init",
     "--stop-signal=quit",
     "--stop-grace=1m",
@@ -148,6 +149,7 @@ fn every_flag_reaches_the_spec() {
       - name: db
         address: "10.0.0.7"
       tty: true
+      stdin: true
       init: true
       stopSignal: SIGQUIT
       stopGrace: 1m
@@ -374,6 +376,7 @@ fn update_changes_only_given_fields() {
     check(EVERYTHING, &["--replicas=7"], &[("/mode/replicated/replicas", json!(7))]);
     check(EVERYTHING, &["--tty=false"], &[("/task/tty", json!(false))]);
     check(&[], &["--tty"], &[("/task/tty", json!(true))]);
+    check(&[], &["--stdin"], &[("/task/stdin", json!(true))]);
     check(EVERYTHING, &["--memory=1Gi"], &[("/task/limits/memory", json!("1GiB"))]);
     check(EVERYTHING, &["--restart-max=0"], &[("/task/restart/max", json!(0))]);
     check(EVERYTHING, &["--", "a"], &[("/task/args", json!(["a"]))]);
@@ -392,6 +395,7 @@ fn an_empty_value_is_the_default_again() {
         "--user=",
         "--hostname=",
         "--tty=false",
+        "--stdin=false",
         "--init=false",
         "--stop-signal=",
         "--stop-grace=",

@@ -42,6 +42,7 @@ fn task_spec() -> TaskSpec {
         hostname: Some("web".into()),
         hosts: vec![HostEntry { name: "db".into(), address: [192, 0, 2, 9].into() }],
         tty: true,
+        stdin: true,
         init: true,
         stop_signal: Some("SIGQUIT".parse().unwrap()),
         drain_delay: Duration::from_millis(2500),

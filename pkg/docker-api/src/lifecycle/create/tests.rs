@@ -11,7 +11,7 @@ fn of(body: Value) -> Result<ReceivedSpec, Violations> {
 fn what_the_cli_sends_is_honoured() {
     let received = of(json!({
         "Image": "nginx:1.27", "Cmd": ["-g", "daemon off;"], "Entrypoint": "nginx", "Env": ["A=b"],
-        "WorkingDir": "/srv", "User": "7", "Tty": true, "Labels": {"a": "b"}, "StopTimeout": 3, "Volumes": {},
+        "WorkingDir": "/srv", "User": "7", "Tty": true, "OpenStdin": true, "StdinOnce": true, "Labels": {"a": "b"}, "StopTimeout": 3, "Volumes": {},
         "HostConfig": {
             "AutoRemove": true, "Binds": ["/srv:/data:ro", "cache:/cache"], "Tmpfs": {"/run": "size=1m"},
             "PortBindings": {"80/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8080"}], "53/udp": [{"HostPort": ""}]},
@@ -27,6 +27,7 @@ fn what_the_cli_sends_is_honoured() {
     let spec = received.spec;
     assert_eq!((spec.mode, spec.name.as_str()), (ServiceMode::Replicated { replicas: 0 }, "web"));
     assert_eq!(spec.task.container_labels[ONE_OFF_LABEL], REMOVED_AT_END);
+    assert!(spec.task.stdin && spec.task.container_labels.contains_key(STDIN_ONCE_LABEL));
     let task = spec.task;
     assert_eq!(task.command.unwrap(), ["nginx"]);
     assert_eq!(task.args.unwrap(), ["-g", "daemon off;"]);

@@ -1,5 +1,6 @@
 use warren_runtime::fake::{FakeFailure, FakeRuntime, FaultPoint, RuntimeOperation};
-use warren_runtime::{ContainerOwner, ContainerSpec};
+use warren_runtime::{ContainerOwner, ContainerSpec, OutputTarget, StandardInput};
+use warren_types::Bytes;
 
 use warren_proto::v1::exec_task::Work;
 
@@ -8,11 +9,16 @@ use crate::tasks::container_id;
 
 /// A node on which the container of task 1 runs.
 async fn node_with_task() -> (TestNode, FakeManager, FakeSession) {
+    node_with(|_| {}).await
+}
+
+async fn node_with(change: impl FnOnce(&mut ContainerSpec)) -> (TestNode, FakeManager, FakeSession) {
     let (node, mut manager) = TestNode::start(desired(&[1]));
     let session = manager.next_welcomed_session().await;
     node.fake_runtime.add_image(&tag());
     let owner = ContainerOwner { task: task_id(1).to_string(), attempt: 1, spec_hash: "hash".into() };
-    let spec = ContainerSpec::new(container_id(&task_id(1)), owner, tag());
+    let mut spec = ContainerSpec::new(container_id(&task_id(1)), owner, tag());
+    change(&mut spec);
     node.fake_runtime.ensure_created(&spec).await.unwrap();
     node.fake_runtime.start(&spec.id).await.unwrap();
     (node, manager, session)
@@ -108,6 +114,50 @@ async fn processes_are_listed_and_signals_reach_the_first_one() {
         let [Frame::ExecFailure(failure)] = &refused[..] else { panic!("{refused:?}") };
         assert_eq!(failure.reason(), expected, "{failure:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn input_of_the_first_process_stays_open_until_a_client_ends_it() {
+    let (node, mut manager, mut session) = node_with(|spec| {
+        spec.stdin = Some(StandardInput { pipe: "/pipe".into(), program: "/init".into() });
+        let (program, dir) = ("/logger".into(), "/logs".into());
+        spec.log = OutputTarget::Binary { program, dir, max_size: Bytes(1), max_files: 1 };
+    })
+    .await;
+    let id = container_id(&task_id(1));
+    let attach = || {
+        let terminal = Some(v1::TerminalSize { columns: 90, rows: 20 });
+        let work = Some(Work::Attach(v1::AttachTask { input: true, terminal }));
+        Purpose::ExecTask(v1::ExecTask { task_id: task_id(1).to_string(), work })
+    };
+    let mut last = None;
+    for text in ["one", "two"] {
+        let mut stream = attached(&mut manager, &session, attach()).await;
+        assert_eq!(next_frame(&mut stream).await, STARTED);
+        let attached_at = next_frame(&mut stream).await;
+        assert!(matches!(attached_at, Frame::AttachedAt(1..)), "{attached_at:?}");
+        to_worker(&stream, Frame::Data(text.into())).await;
+        assert_eq!(next_frame(&mut stream).await, Frame::ReceivedBytes(3));
+        // The first client leaves without an end of its input.
+        last = Some(stream);
+    }
+    let mut stream = last.unwrap();
+    assert!(!node.fake_runtime.input(&id).has_ended);
+    to_worker(&stream, end()).await;
+    let ended = async {
+        while !node.fake_runtime.input(&id).has_ended || node.fake_runtime.input(&id).bytes != b"onetwo" {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(TIMEOUT, ended).await.expect("the input ends");
+    assert_eq!(node.fake_runtime.input(&id).size.columns, 90);
+    let mut late = attached(&mut manager, &session, attach()).await;
+    let refused = all_frames(&mut late, &mut session).await;
+    let [Frame::ExecFailure(failure)] = &refused[..] else { panic!("{refused:?}") };
+    assert_eq!(failure.reason(), v1::ExecFailureReason::InputNotOpen, "{failure:?}");
+    assert!(failure.message.contains("has ended"), "{failure:?}");
+    node.fake_runtime.end_process(&id, 7, false);
+    assert_eq!(collect(&mut stream, &mut session).await.2, Frame::ExitCode(7));
 }
 
 #[tokio::test(start_paused = true)]

@@ -206,13 +206,18 @@ pub fn inspect(programs: &Programs, id: &str, request: &DockerRequest) -> Answer
     }))
 }
 
-/// `POST /exec/ID/resize`.
-pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> Answer {
+/// The size that a client's terminal has now.
+pub fn terminal_size(request: &DockerRequest) -> Result<v1::TerminalSize, DockerError> {
     let number = |name: &str| {
         let text = request.text(name).unwrap_or_default();
         text.parse().map_err(|_| DockerError::invalid(format!("{name}: it is not a number of characters")))
     };
-    let size = v1::TerminalSize { columns: number("w")?, rows: number("h")? };
+    Ok(v1::TerminalSize { columns: number("w")?, rows: number("h")? })
+}
+
+/// `POST /exec/ID/resize`.
+pub async fn resize(programs: &Programs, id: &str, request: &DockerRequest) -> Answer {
+    let size = terminal_size(request)?;
     let refused = || DockerError::new(StatusCode::CONFLICT, format!("exec command {id} does not run"));
     let started = async {
         loop {
@@ -355,7 +360,7 @@ impl StartedProgram {
             running;
         let feed = async {
             if has_input {
-                feed(input, program_input).await;
+                feed(input, program_input, true).await;
             }
             std::future::pending::<()>().await;
         };
@@ -411,8 +416,8 @@ async fn next_frame(
     }
 }
 
-/// Passes the input on until it ends.
-async fn feed(from: &mut (impl AsyncRead + Unpin), mut to: ProgramInput) {
+/// Passes the input on until it ends, and its end if `ends`.
+pub async fn feed(from: &mut (impl AsyncRead + Unpin), mut to: ProgramInput, ends: bool) {
     let mut buffer = BytesMut::new();
     loop {
         buffer.reserve(INPUT_CHUNK);
@@ -423,5 +428,7 @@ async fn feed(from: &mut (impl AsyncRead + Unpin), mut to: ProgramInput) {
             Ok(_) => return,
         }
     }
-    to.end().await;
+    if ends {
+        to.end().await;
+    }
 }

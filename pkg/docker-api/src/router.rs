@@ -101,6 +101,7 @@ pub async fn answer(client: &Client, memory: &ServerMemory, request: &DockerRequ
         ("POST", ["containers", name, "kill"]) => lifecycle::kill(client, name, request).await,
         ("POST", ["containers", name, "wait"]) => lifecycle::wait(client, exit_codes, name, request).await,
         ("POST", ["containers", name, "attach"]) => attach::attach(client, name, request).await,
+        ("POST", ["containers", name, "resize"]) => attach::resize(client, name, request).await,
         ("DELETE", ["containers", name]) => lifecycle::remove(client, name, request).await,
         ("POST", ["containers", name, "restart"]) => {
             lifecycle::restart(client, exit_codes, name, request).await

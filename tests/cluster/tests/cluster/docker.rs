@@ -73,6 +73,10 @@ async fn exec(mut stream: ScriptedStream, work: Work) {
         }
         Work::Connect(_) => 1,
         Work::Signal(_) => 0,
+        Work::Attach(_) => {
+            stream.send(Frame::AttachedAt(1_700_000_000_000)).await;
+            0
+        }
         Work::ListProcesses(_) => {
             stream.send(Frame::Processes(v1::ProcessList { processes: vec![process()] })).await;
             0

@@ -78,6 +78,8 @@ const FIELDS: &[SpecFieldCase] = &[
     ),
     field("host", &["--host", "db:10.1.2.3"], "grep -w db /etc/hosts", "10.1.2.3\tdb"),
     field("tty", &["--tty"], "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal", "terminal"),
+    field("stdin", &["--stdin"], "[ -p /dev/stdin ] && echo pipe", "pipe"),
+    field("no-stdin", &[], "cat; echo empty", "empty"),
     field("no-tty", &[], "[ -t 1 ] || echo none", "none"),
     field(
         "init",

@@ -1,13 +1,12 @@
 //! `warren task restart` and `warren task attach` on real containers.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use warren_testkit::wait::eventually;
 
 use crate::e2e::fixture::{NodeFixture, SOON};
 
-const USAGE: i32 = 2;
 const CONFLICT: i32 = 4;
 
 #[test]
@@ -48,8 +47,8 @@ fn output_is_printed_from_now_on_until_the_task_ends() {
     let script = "echo earlier; while [ ! -e /tmp/end ]; do sleep 0.1; echo now; done; echo last >&2; exit 7";
     world.create_script("web", &["--restart", "none"], script);
     world.wait_serving("web", 1);
-    let refused = world.warren().run_refused(&["task", "attach", "-i", "web.1"], USAGE);
-    assert!(refused.contains("no open input"), "{refused}");
+    let refused = world.warren().run_refused(&["task", "attach", "-i", "web.1"], CONFLICT);
+    assert!(refused.contains("its standard input is not open") && refused.contains("--stdin"), "{refused}");
     let mut command = world.warren().command(&["task", "attach", "web.1"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -59,4 +58,28 @@ fn output_is_printed_from_now_on_until_the_task_ends() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "last\n");
+}
+
+#[test]
+fn input_stays_open_until_a_client_ends_it() {
+    let world = NodeFixture::new();
+    world.create_script("web", &["--restart", "none", "--stdin"], "cat; echo end; exit 5");
+    world.wait_serving("web", 1);
+    let attach = || {
+        let mut command = world.warren().command(&["task", "attach", "-i", "web.1"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut first = attach();
+    first.stdin.as_mut().unwrap().write_all(b"first\n").unwrap();
+    let mut lines = BufReader::new(first.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "first");
+    // It leaves without an end of its input.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let mut second = attach();
+    // Dropped, which is its end.
+    second.stdin.take().unwrap().write_all(b"a\nb").unwrap();
+    let output = second.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "a\nbend\n");
 }

@@ -11,7 +11,8 @@ fn of(body: Value) -> Result<ReceivedSpec, Violations> {
 fn what_the_cli_sends_is_honoured() {
     let received = of(json!({
         "Image": "nginx:1.27", "Cmd": ["-g", "daemon off;"], "Entrypoint": "nginx", "Env": ["A=b"],
-        "WorkingDir": "/srv", "User": "7", "Tty": true, "OpenStdin": true, "StdinOnce": true, "Labels": {"a": "b"}, "StopTimeout": 3, "Volumes": {},
+        "WorkingDir": "/srv", "User": "7", "Tty": true, "OpenStdin": true, "StdinOnce": true, "Labels": {"a": "b"},
+        "StopTimeout": 3, "Volumes": {},
         "HostConfig": {
             "AutoRemove": true, "Binds": ["/srv:/data:ro", "cache:/cache"], "Tmpfs": {"/run": "size=1m"},
             "PortBindings": {"80/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8080"}], "53/udp": [{"HostPort": ""}]},

@@ -1,13 +1,21 @@
 //! Containers of their own, as of `docker run`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
+use warren_proto::v1;
+use warren_proto::v1::exec_task::Work;
+use warren_proto::v1::open_stream::Purpose;
+use warren_proto::v1::stream_frame::Frame;
 use warren_testkit::wait::eventually_async;
 
 use super::http::{DockerClient, world};
 use super::run_worker;
 use crate::fixture::WAIT_DEADLINE;
+use crate::worker::{ScriptedStream, ScriptedWorker, report};
 
 /// Creates a container with these arguments, and returns its id.
 async fn created(docker: &DockerClient, name: &str, arguments: &[&str], host: Value) -> String {
@@ -77,6 +85,8 @@ async fn running_container_is_stopped_restarted_and_removed_by_force() {
     assert_eq!(top["Processes"].as_array().unwrap().len(), 1);
     assert_eq!(top["Processes"][0][1], "71");
     docker.call("GET", "/containers/web/top?ps_args=aux", None).await.refused(501);
+    assert_eq!(docker.call("POST", "/containers/web/resize?h=20&w=90", None).await.status, 200);
+    docker.call("POST", "/containers/web/resize?h=many&w=90", None).await.refused(400);
     assert_eq!(docker.call("POST", "/containers/web/restart", None).await.status, 204);
     assert_eq!(state(&docker, &id).await["Running"], true);
     assert_eq!(docker.call("POST", "/containers/web/kill?signal=SIGKILL", None).await.status, 204);
@@ -131,7 +141,6 @@ async fn container_that_cannot_run_is_an_error_of_its_start() {
     let host = |field: &str, value: Value| json!({"Image": "nginx", "HostConfig": {field: value}});
     for (body, expected) in [
         (json!({"Image": ""}), "Image"),
-        (json!({"Image": "nginx", "OpenStdin": true}), "OpenStdin: containers have no standard input"),
         (json!({"Image": "nginx", "Volumes": {"/data": {}}}), "Volumes: every volume has a name"),
         (host("Links", json!(["db"])), "HostConfig.Links"),
         (host("CpuShares", json!(512)), "HostConfig.CpuShares: give --cpus"),
@@ -149,22 +158,93 @@ async fn container_that_cannot_run_is_an_error_of_its_start() {
     worker.abort();
 }
 
-/// A client whose connection becomes the output of the container.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn output_comes_on_the_connection_that_attached() {
-    let (world, docker) = world().await;
-    let worker = run_worker(&world).await;
-    created(&docker, "job", &["exit", "0"], json!({})).await;
-    docker.call("POST", "/containers/job/attach?stream=1&stdin=1&stdout=1", None).await.refused(501);
+/// A connection that has become the output of a container.
+async fn attached(docker: &DockerClient, path: &str) -> UnixStream {
     let mut stream = UnixStream::connect(&docker.socket).await.unwrap();
-    let request = "POST /containers/job/attach?stream=1&stdout=1&stderr=1 HTTP/1.1\r\nHost: docker\r\n\
-                   Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
+    let request =
+        format!("POST {path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
     }
     assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    stream
+}
+
+/// A worker whose task writes its input, once that has ended, and exits. Returns the input.
+async fn echo_input(mut worker: ScriptedWorker) -> Vec<u8> {
+    let (mut input, mut log): (Option<(String, Vec<u8>)>, Option<ScriptedStream>) = (None, None);
+    loop {
+        match (input.take(), log.take()) {
+            (Some((task, bytes)), Some(stream)) => {
+                let (stream_of_line, text) = (v1::LogStream::Out.into(), bytes.clone().into());
+                let line = v1::LogLine { at_ns: 1, stream: stream_of_line, text, partial: true };
+                stream.send(Frame::Lines(v1::LogLines { lines: vec![line] })).await;
+                stream.send(Frame::Done(v1::StreamDone {})).await;
+                let exit = Some(v1::TaskExit { code: 0, out_of_memory: false });
+                worker.report(vec![v1::TaskReport { exit, ..report(&task, v1::TaskState::Complete) }]).await;
+                stream.wait_closed().await;
+                return bytes;
+            }
+            incomplete => (input, log) = incomplete,
+        }
+        worker.apply_assignment().await;
+        let asked = timeout(Duration::from_millis(20), worker.next_stream_request()).await;
+        let Ok(v1::OpenStream { stream_id, purpose, .. }) = asked else { continue };
+        let mut stream = worker.attach_to(stream_id).await;
+        match purpose {
+            Some(Purpose::ExecTask(v1::ExecTask { task_id, work: Some(Work::Attach(asked)) })) => {
+                assert_eq!(asked, v1::AttachTask { input: true, terminal: None });
+                stream.send(Frame::ProgramStarted(v1::StreamDone {})).await;
+                stream.send(Frame::AttachedAt(1)).await;
+                let bytes = stream.archive().await.expect("the input ends");
+                input = Some((task_id, bytes));
+                stream.send(Frame::ExitCode(0)).await;
+                tokio::spawn(stream.wait_closed());
+            }
+            Some(Purpose::ReadLogs(_)) => log = Some(stream),
+            _ => {
+                stream.send(Frame::Done(v1::StreamDone {})).await;
+                tokio::spawn(stream.wait_closed());
+            }
+        }
+    }
+}
+
+/// As `printf 'a\nb' | docker run -i`: the input waits for the start, and its end is that of the container's input.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn input_of_the_client_reaches_the_container_that_it_starts() {
+    let (world, docker) = world().await;
+    let worker = tokio::spawn(echo_input(ScriptedWorker::dial(&world).await));
+    let body = json!({"Image": "nginx:1.27", "Cmd": ["cat"], "OpenStdin": true, "StdinOnce": true});
+    docker.post("/containers/create?name=job", body).await;
+    let inspected = docker.get("/containers/job/json").await;
+    assert_eq!(
+        (&inspected["Config"]["OpenStdin"], &inspected["Config"]["StdinOnce"]),
+        (&json!(true), &json!(true))
+    );
+    assert!(inspected["Config"]["Labels"].get("io.warren.stdin-once").is_none(), "{inspected}");
+    let path = "/containers/job/attach?stream=1&stdin=1&stdout=1&stderr=1";
+    docker.call("POST", path, None).await.refused(400);
+    let mut stream = attached(&docker, path).await;
+    stream.write_all(b"a\nb").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(docker.call("POST", "/containers/job/start", None).await.status, 204);
+    let mut output = Vec::new();
+    timeout(WAIT_DEADLINE, stream.read_to_end(&mut output)).await.expect("it ends").unwrap();
+    assert_eq!(output, b"\x01\0\0\0\0\0\0\x03a\nb");
+    assert_eq!(worker.await.unwrap(), b"a\nb");
+}
+
+/// A client whose connection becomes the output of the container.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_comes_on_the_connection_that_attached() {
+    let (world, docker) = world().await;
+    let worker = run_worker(&world).await;
+    created(&docker, "job", &["exit", "0"], json!({})).await;
+    docker.call("POST", "/containers/job/attach?stream=1&stdin=1&stdout=1", None).await.refused(409);
+    let mut stream = attached(&docker, "/containers/job/attach?stream=1&stdout=1&stderr=1").await;
     assert_eq!(docker.call("POST", "/containers/job/start", None).await.status, 204);
     let mut output = Vec::new();
     stream.read_to_end(&mut output).await.unwrap();

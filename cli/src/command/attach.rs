@@ -47,7 +47,7 @@ async fn with_input(global: &GlobalArgs, client: &Client, id: &str, what: &str) 
             Err(error) => error,
         }
     };
-    // What is printed is not older than the attachment, so it has all answers to the input.
+    // What is printed begins before the input is sent, so it has all answers to it.
     tokio::select! {
         printed = logs::attach(global, id.to_owned(), Some(at)) => printed,
         error = sent => Err(CommandError::new(ExitKind::Failed, "standard input was not read", error, "")),

@@ -132,7 +132,7 @@ fn parse_work(target: &v1::ExecTarget) -> Result<(NodeWork, String), Violation> 
             Ok((NodeWork::ListProcesses(request), "list of processes".to_owned()))
         }
         Some(Work::Attach(request)) => {
-            let about = if request.input { "input" } else { "attachment without input" };
+            let about = if request.input { "input" } else { "attach without input" };
             Ok((NodeWork::Attach(request), about.to_owned()))
         }
     }

@@ -11,6 +11,7 @@ mod create_error;
 mod events;
 mod exec;
 mod gc;
+mod input_pipe;
 mod inspect;
 mod locks;
 mod oci_runtime;

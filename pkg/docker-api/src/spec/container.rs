@@ -247,7 +247,9 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: Defaults) -> model:
     let TaskSpec {
         image, command, args, env, container_labels, workdir, user, groups, hostname, hosts, ..
     } = task;
-    let TaskSpec { tty, stdin, init, stop_signal, stop_grace, limits, reservations, ulimits, sysctls, .. } = task;
+    let TaskSpec {
+        tty, stdin, init, stop_signal, stop_grace, limits, reservations, ulimits, sysctls, ..
+    } = task;
     let TaskSpec { oom_score_adj, cap_add, cap_drop, no_new_privileges, seccomp, read_only, mounts, .. } =
         task;
     let TaskSpec { secrets, configs, health, restart, logs, dns, .. } = task;

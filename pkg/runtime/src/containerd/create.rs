@@ -14,7 +14,7 @@ use warren_image::{CallError, ImageInfo, Reference, with_deadline};
 
 use super::create_error::create_error;
 use super::record::RecordPlugins;
-use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, attach, bundle, record};
+use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, bundle, input_pipe, record};
 use crate::container::{ContainerId, ContainerSpec, ProcessState};
 use crate::error::Error;
 use crate::spec::user::{RequestedUser, User};
@@ -179,7 +179,7 @@ impl Inner {
         mounts: Vec<Mount>,
     ) -> Result<()> {
         if let Some(input) = &spec.stdin {
-            attach::ensure_pipe(&input.pipe, uid)?;
+            input_pipe::ensure(&input.pipe, uid)?;
         }
         let pipe = spec.stdin.as_ref().map(|input| input.pipe.display().to_string());
         let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some());

@@ -10,7 +10,7 @@ use super::exec::check;
 use crate::Result;
 use crate::container::{ContainerId, ProcessState, RuntimeEvent};
 use crate::error::Error;
-use crate::exec::{AttachedProcess, ExecHandle, TerminalSize};
+use crate::exec::{AttachedProcess, ExecHandle, ExecInput, TerminalSize};
 use warren_types::Signal;
 
 /// Capacity of a pipe.
@@ -55,7 +55,7 @@ impl FakeRuntime {
         Ok(AttachedProcess { input, handle: Box::new(handle) })
     }
 
-    fn record_input(&self, id: &ContainerId) -> crate::exec::ExecInput {
+    fn record_input(&self, id: &ContainerId) -> ExecInput {
         let (near, mut far) = duplex(PIPE);
         let (runtime, id) = (self.clone(), id.clone());
         tokio::spawn(async move {

@@ -1,7 +1,7 @@
 //! Standard input of containers: it outlives its writers, and ends when a client ends it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tokio::io::AsyncWriteExt;
 use warren_runtime::containerd::ContainerdRuntime;
@@ -40,7 +40,7 @@ impl RuntimeFixture {
     }
 }
 
-fn output(file: &PathBuf) -> String {
+fn output(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
 

@@ -1,7 +1,7 @@
 //! `warren task restart` and `warren task attach` on real containers.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use warren_testkit::wait::eventually;
 
@@ -60,23 +60,28 @@ fn output_is_printed_from_now_on_until_the_task_ends() {
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "last\n");
 }
 
+fn attach_with_input(world: &NodeFixture) -> Child {
+    let mut command = world.warren().command(&["task", "attach", "-i", "web.1"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
 #[test]
 fn input_stays_open_until_a_client_ends_it() {
-    let world = NodeFixture::new();
+    let mut world = NodeFixture::new();
     world.create_script("web", &["--restart", "none", "--stdin"], "cat; echo end; exit 5");
     world.wait_serving("web", 1);
-    let attach = || {
-        let mut command = world.warren().command(&["task", "attach", "-i", "web.1"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
-    };
-    let mut first = attach();
+    let mut first = attach_with_input(&world);
     first.stdin.as_mut().unwrap().write_all(b"first\n").unwrap();
     let mut lines = BufReader::new(first.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "first");
-    // It leaves without an end of its input.
+    // Neither the end of the client nor that of the agent ends the input.
     first.kill().unwrap();
     first.wait().unwrap();
-    let mut second = attach();
+    world.node.kill();
+    world.node.run_again();
+    world.node.wait_ready();
+    world.wait_serving("web", 1);
+    let mut second = attach_with_input(&world);
     // Dropped, which is its end.
     second.stdin.take().unwrap().write_all(b"a\nb").unwrap();
     let output = second.wait_with_output().unwrap();

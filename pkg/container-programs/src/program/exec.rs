@@ -142,7 +142,9 @@ fn cgroup_files(plan: &ExecPlan) -> Option<Vec<PathBuf>> {
         // "4:cpu,cpuacct:/path", "1:name=systemd:/path", "0::/path"
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        if !path.ends_with(&plan.cgroup) {
+        // An init of the container may have moved itself to a child of the container's cgroup.
+        let below = path.split_once(&plan.cgroup).map(|(_, below)| below);
+        if !below.is_some_and(|below| below.is_empty() || below.starts_with('/')) {
             continue;
         }
         is_its = true;

@@ -73,7 +73,7 @@ impl OutputTarget {
                 );
                 if has_input {
                     // Writing to a `String` cannot fail.
-                    drop(write!(uri, "&flush-after={}", FLUSH_AFTER.as_millis()));
+                    let _ = write!(uri, "&flush-after={}", FLUSH_AFTER.as_millis());
                 }
                 uri
             }

@@ -245,9 +245,20 @@ impl Inner {
     pub(super) async fn close_input(&self, exec: &ExecRef) -> Result<()> {
         let ExecRef { id, exec_id } = exec.clone();
         let message = CloseIoRequest { container_id: id.to_string(), exec_id, stdin: true };
-        let request = self.connection.request(message);
-        let closed = with_deadline(RECORD_TIMEOUT, self.connection.tasks().close_io(request)).await;
-        closed.map_err(|status| Error::from_status(format!("end the input in container {id}"), &status))
+        let mut failures = 0;
+        loop {
+            let request = self.connection.request(message.clone());
+            let closed = with_deadline(RECORD_TIMEOUT, self.connection.tasks().close_io(request)).await;
+            let Err(status) = closed else { return Ok(()) };
+            failures += 1;
+            // Without its end, a program that reads its input to the end waits for ever.
+            let is_transient =
+                matches!(CallError::from_status(&status), CallError::Unavailable | CallError::Timeout);
+            if !is_transient || failures >= WAIT_TRIES {
+                return Err(Error::from_status(format!("end the input in container {id}"), &status));
+            }
+            sleep(WAIT_RETRY).await;
+        }
     }
 
     pub(super) async fn resize(&self, exec: &ExecRef, size: TerminalSize) -> Result<()> {

@@ -160,6 +160,24 @@ async fn exec_end_is_reported_and_nothing_is_left() {
     world.assert_clean().await;
 }
 
+/// As an init in a container of its own does: Docker in Docker, systemd.
+#[tokio::test(flavor = "multi_thread")]
+async fn exec_joins_child_cgroup_of_first_process() {
+    let world = RuntimeFixture::start().await;
+    let (log, dir) = world.log("parent");
+    let script = "dir=/sys/fs/cgroup; [ -e $dir/cgroup.procs ] || dir=$dir/pids; \
+                  mkdir $dir/child && echo $$ >$dir/child/cgroup.procs && echo ready; sleep 1000";
+    let parent = ContainerSpec { privileged: true, log, ..spec("parent", &["sh", "-c", script]) };
+    run(&world.runtime, &parent).await;
+    let is_ready =
+        || async { std::fs::read_to_string(dir.join("stdout")).is_ok_and(|text| text == "ready\n") };
+    eventually("the first process has moved", is_ready).await;
+    let ran = exec(&world.runtime, "parent", &shell_command("grep -c /child$ /proc/self/cgroup")).await;
+    assert_eq!(ran.unwrap(), (0, "1\n".into()));
+    end(&world.runtime, &parent).await;
+    world.assert_clean().await;
+}
+
 fn count_processes(command: &[u8]) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let line = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();

@@ -30,5 +30,9 @@ pub fn again_is_empty(
     if again.is_empty() {
         return Ok(());
     }
-    Err(format!("a second plan is empty: {key:?} planned {plan:?}, then {again:?}"))
+    let tasks: Vec<_> = match key {
+        ReconcileKey::Service(id) => state.tasks().filter(|task| task.id.service == id).collect(),
+        _ => Vec::new(),
+    };
+    Err(format!("a second plan is empty: {key:?} planned {plan:?}, then {again:?}; its tasks: {tasks:#?}"))
 }

@@ -15,8 +15,8 @@ use warren_network::{
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
     AttachedProcess, ContainerHandles, ContainerId, ContainerMount, ContainerProcess, ContainerSpec,
-    ContainerStatus, ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, Reference,
-    Result, Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
+    ContainerStatus, ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, Reference, Result,
+    Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
 };
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 

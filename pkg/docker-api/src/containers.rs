@@ -430,8 +430,8 @@ impl ContainerView {
         });
         let config = json!({
             "Hostname": spec.hostname, "User": container.user.unwrap_or_default(), "Tty": spec.tty,
-            "OpenStdin": spec.stdin, "StdinOnce": spec.container_labels.contains_key(STDIN_ONCE_LABEL), "AttachStdin": false,
-            "AttachStdout": false, "AttachStderr": false,
+            "OpenStdin": spec.stdin, "StdinOnce": spec.container_labels.contains_key(STDIN_ONCE_LABEL),
+            "AttachStdin": false, "AttachStdout": false, "AttachStderr": false,
             "Env": container.env.unwrap_or_default(), "Cmd": spec.args, "Entrypoint": spec.command,
             "Image": spec.image.to_string(), "WorkingDir": container.dir.unwrap_or_default(), "Labels": labels,
             "Volumes": null, "StopSignal": container.stop_signal,

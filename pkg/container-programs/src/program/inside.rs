@@ -53,7 +53,8 @@ const MAX_PASSWD_BYTES: u64 = 1 << 20;
 /// Major number 1, minor number 3.
 const NULL_DEVICE: u64 = 0x103;
 const SIGKILL: c_int = 9;
-const SIGPIPE: c_int = 13;
+/// Highest number of a signal.
+const SIGRTMAX: c_int = 64;
 const SIGCHLD: c_int = 17;
 const SIG_DFL: usize = 0;
 const EACCES: i32 = 13;
@@ -327,7 +328,10 @@ fn apply_plan(
     // SAFETY: they take numbers of files that are open, and numbers. No file that is closed is used below.
     step_result(0, unsafe {
         umask(0o022);
-        signal(SIGPIPE, SIG_DFL);
+        // What the agent ignores, as SIGHUP under nohup, would be ignored by the program. Two cannot be changed.
+        for number in 1..=SIGRTMAX {
+            signal(number, SIG_DFL);
+        }
         input
             .map_or(Ok(0), |input| checked(dup2(input.as_raw_fd(), 0)))
             .and_then(|_| checked(syscall(SYS_CLOSE_RANGE, kept + 1, c_uint::MAX, 0 as c_uint)))

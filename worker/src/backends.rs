@@ -10,6 +10,7 @@ use warren_network::{LinuxNetwork, NamespaceLock, NetworkBackend, WireGuardProgr
 use warren_runtime::Runtime;
 use warren_runtime::containerd::{ContainerdRuntime, ContainerdSettings, OciRuntime};
 use warren_runtime::supervise::{self, ContainerdSupervisor, SupervisorOptions};
+use warren_security::files::{FileError, ensure_private_dir};
 
 use crate::handlers::images::ImageSource;
 use crate::network::dns::BindDns;
@@ -63,8 +64,8 @@ pub enum HostBackendsError {
     #[error(transparent)]
     Runtime(#[from] warren_runtime::Error),
     /// A directory cannot be created.
-    #[error("cannot create a directory of the node: {0}")]
-    Directory(#[from] std::io::Error),
+    #[error(transparent)]
+    Directory(#[from] FileError),
     /// A configured registry is invalid.
     #[error(transparent)]
     Registry(#[from] InvalidHost),
@@ -133,7 +134,7 @@ impl HostBackends {
         let containerd = ContainerdSupervisor::ensure(options).await?;
         let settings = ContainerdSettings::new(&containerd.endpoint().socket);
         let (cgroup_parent, exec_dir) = (config.cgroup_parent.clone(), config.run_dir.join("exec"));
-        std::fs::create_dir_all(&exec_dir)?;
+        ensure_private_dir(&exec_dir)?;
         let runtime = ContainerdRuntime::new(ContainerdSettings {
             cgroup_parent,
             exec_dir,

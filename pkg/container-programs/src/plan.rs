@@ -12,7 +12,7 @@
 pub struct ExecPlan {
     /// Pid of the container's first process, on the host.
     pub pid: u32,
-    /// Unique suffix of the paths of all its cgroups.
+    /// Path of its cgroups below the mount of each hierarchy, unique. Its first process may be in a child of them.
     pub cgroup: String,
     /// File of the host that becomes the standard input; empty: the null device of the container.
     pub input: Vec<u8>,

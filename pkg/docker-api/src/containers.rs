@@ -15,7 +15,7 @@ use crate::object_ids::{ObjectIds, id_of};
 use crate::one_off::{self, ONE_OFF_LABEL, OneOffContainer, STDIN_ONCE_LABEL};
 use crate::request::DockerRequest;
 use crate::response::{Answer, joined, ok, time};
-use crate::spec::{self, Defaults};
+use crate::spec::{self, DefaultFields};
 use crate::system::now_ms;
 use crate::task_ids::{container_id, docker_id, task_of, warren_id};
 use crate::{logs, objects, tasks};
@@ -384,7 +384,7 @@ impl ContainerView {
     /// As of one container.
     fn details(&self, ids: &ObjectIds) -> Value {
         let Self { task, spec, id, name, labels } = self;
-        let docker = spec::task_to_docker(spec, ids, Defaults::LeftOut);
+        let docker = spec::task_to_docker(spec, ids, DefaultFields::LeftOut);
         let container = docker.container_spec.unwrap_or_default();
         let words = self.words();
         let (path, arguments) = words.split_first().map_or(("", &[][..]), |(first, rest)| (*first, rest));

@@ -17,7 +17,7 @@ use crate::object_ids::{ObjectIds, id_of};
 use crate::objects::{Endpoint, Service, ServiceStatus, UpdateStatus, VirtualIp};
 use crate::request::DockerRequest;
 use crate::response::{Answer, created, empty, meta, ok, time};
-use crate::spec::{self, Defaults, MountedVolume, ReceivedSpec};
+use crate::spec::{self, DefaultFields, MountedVolume, ReceivedSpec};
 
 const FILTERS: [&str; 5] = ["id", "label", "mode", "name", "runtime"];
 
@@ -43,7 +43,7 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
         let (running_tasks, desired_tasks) = (service.running, service.desired_tasks);
         let status = ServiceStatus { running_tasks, desired_tasks, completed_tasks: 0 };
         let service_status = request.flag("status").then_some(status);
-        shown.push(Service { service_status, ..show(service, &ids, Defaults::LeftOut)? });
+        shown.push(Service { service_status, ..show(service, &ids, DefaultFields::LeftOut)? });
     }
     ok(&shown)
 }
@@ -53,10 +53,10 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
 pub async fn inspect(client: &Client, reference: &str) -> Answer {
     let (services, ids) = (client.services(), ObjectIds::read(client));
     let (service, ids) = futures::try_join!(services.get(reference), ids)?;
-    ok(&show(service, &ids, Defaults::Shown)?)
+    ok(&show(service, &ids, DefaultFields::Shown)?)
 }
 
-fn show(mut service: v1::Service, ids: &ObjectIds, defaults: Defaults) -> Result<Service, DockerError> {
+fn show(mut service: v1::Service, ids: &ObjectIds, defaults: DefaultFields) -> Result<Service, DockerError> {
     let spec = stored_service_spec(service.spec.take().unwrap_or_default())?;
     let spec = spec::to_docker(&spec, ids, defaults);
     let endpoint = spec.endpoint_spec.clone().unwrap_or_default();
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    fn shown(defaults: Defaults) -> String {
+    fn shown(defaults: DefaultFields) -> String {
         let networks = [("default".to_owned(), "n0".to_owned())].into();
         let ids = ObjectIds { networks, ..ObjectIds::default() };
         let status = ServiceStatus { running_tasks: 1, desired_tasks: 1, completed_tasks: 0 };
@@ -248,12 +248,12 @@ mod tests {
             r#""Endpoint":{"Spec":{"Mode":"vip"},"VirtualIPs":[{"NetworkID":"n0","Addr":"10.0.0.2/32"}]},"#,
             r#""ServiceStatus":{"RunningTasks":1,"DesiredTasks":1,"CompletedTasks":0}}"#,
         ];
-        assert_eq!(shown(Defaults::LeftOut), expected.concat());
+        assert_eq!(shown(DefaultFields::LeftOut), expected.concat());
     }
 
     #[test]
     fn inspect_shows_defaults() {
-        let shown = shown(Defaults::Shown);
+        let shown = shown(DefaultFields::Shown);
         for field in ["StopGracePeriod", "Init", "RestartPolicy", "UpdateConfig", "RollbackConfig"] {
             assert!(shown.contains(&format!("\"{field}\":")), "{field} is not in {shown}");
         }

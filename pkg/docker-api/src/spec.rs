@@ -39,12 +39,12 @@ pub struct ReceivedSpec {
 
 /// Whether a spec that is shown has the fields that [`from_docker`] reads as the same when they are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Defaults {
+pub enum DefaultFields {
     Shown,
     LeftOut,
 }
 
-impl Defaults {
+impl DefaultFields {
     fn show<T>(self, is_default: bool, value: impl FnOnce() -> T) -> Option<T> {
         (self == Self::Shown || !is_default).then(value)
     }
@@ -70,7 +70,7 @@ pub fn updated(
     ids: &ObjectIds,
 ) -> Result<ReceivedSpec, Violations> {
     let mut received = read(docker, ids)?;
-    let shown = read(to_docker(before, ids, Defaults::LeftOut), ids)?;
+    let shown = read(to_docker(before, ids, DefaultFields::LeftOut), ids)?;
     received.spec = merge::merge(before, &shown.spec, &received.spec).map_err(|error| {
         let mut wrong = Violations::default();
         wrong.add("", format!("the spec cannot be combined with what Docker does not show of it: {error}"));
@@ -139,7 +139,7 @@ fn read(docker: model::ServiceSpec, ids: &ObjectIds) -> Result<ReceivedSpec, Vio
 }
 
 /// A spec as Docker's clients see it, without what Docker cannot say.
-pub fn to_docker(spec: &ServiceSpec, ids: &ObjectIds, defaults: Defaults) -> model::ServiceSpec {
+pub fn to_docker(spec: &ServiceSpec, ids: &ObjectIds, defaults: DefaultFields) -> model::ServiceSpec {
     let mode = match spec.mode {
         ServiceMode::Replicated { replicas } => model::ServiceMode {
             replicated: Some(model::ReplicatedMode { replicas: Some(replicas.into()) }),
@@ -175,7 +175,7 @@ pub fn to_docker(spec: &ServiceSpec, ids: &ObjectIds, defaults: Defaults) -> mod
 }
 
 /// The part of a task as Docker's clients see it.
-pub fn task_to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: Defaults) -> model::TaskSpec {
+pub fn task_to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: DefaultFields) -> model::TaskSpec {
     let attachment = |target: String, aliases: Vec<String>| model::NetworkAttachment {
         target: Some(target),
         aliases: (!aliases.is_empty()).then_some(aliases),

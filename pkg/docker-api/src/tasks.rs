@@ -12,7 +12,7 @@ use crate::filters::Filters;
 use crate::object_ids::{ObjectIds, id_of};
 use crate::request::DockerRequest;
 use crate::response::{Answer, meta, ok, time};
-use crate::spec::{self, Defaults};
+use crate::spec::{self, DefaultFields};
 use crate::task_ids::{NUMBER_DIGITS, docker_id, warren_id};
 use crate::{model, objects, one_off};
 
@@ -165,7 +165,7 @@ fn show(mut task: v1::Task, ids: &ObjectIds) -> Result<objects::Task, DockerErro
         id: docker_id(&task.id),
         meta: meta(task.state_since, task.created_at, task.state_since),
         labels: model::Empty {},
-        spec: spec::task_to_docker(&spec, ids, Defaults::LeftOut),
+        spec: spec::task_to_docker(&spec, ids, DefaultFields::LeftOut),
         slot: task.bound_to.is_empty().then_some(task.slot),
         status,
         desired_state: desired_state(&task),

@@ -1,6 +1,6 @@
 //! Hooks of a task, which run in its container next to its actor: they may take long, and the actor goes on meanwhile.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -88,21 +88,22 @@ async fn run(container: &ContainerId, hook: &LifecycleHook, runtime: &dyn Runtim
         ..ExecSpec::default()
     };
     let process = runtime.exec(container, &spec).await.map_err(|error| format!("was not run: {error}"))?;
-    let tail = Mutex::new(Vec::new());
-    let reading = read(process.stdout, &tail);
-    tokio::pin!(reading);
-    let ended = tokio::select! {
-        ended = process.handle.wait() => {
-            // Remaining child processes may write forever.
-            let _ = timeout(OUTPUT_WAIT, reading).await;
-            ended
+    let mut tail = Vec::new();
+    let ended = {
+        let reading = read(process.stdout, &mut tail);
+        tokio::pin!(reading);
+        tokio::select! {
+            ended = process.handle.wait() => {
+                // Remaining child processes may write forever.
+                let _ = timeout(OUTPUT_WAIT, reading).await;
+                ended
+            }
+            () = &mut reading => process.handle.wait().await,
         }
-        () = &mut reading => process.handle.wait().await,
     };
     match ended {
         Ok(0) => Ok(()),
         Ok(code) => {
-            let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
             let output = String::from_utf8_lossy(&tail);
             let separator = if output.trim().is_empty() { "" } else { ": " };
             Err(format!("exited with code {code}{separator}{}", output.trim()))
@@ -112,10 +113,9 @@ async fn run(container: &ContainerId, hook: &LifecycleHook, runtime: &dyn Runtim
 }
 
 /// Reads to the end and keeps the last bytes.
-async fn read(mut output: ExecOutput, tail: &Mutex<Vec<u8>>) {
+async fn read(mut output: ExecOutput, tail: &mut Vec<u8>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = AsyncReadExt::read(&mut output, &mut buffer).await {
-        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.extend(&buffer[..count]);
         let surplus = tail.len().saturating_sub(MAX_OUTPUT);
         tail.drain(..surplus);

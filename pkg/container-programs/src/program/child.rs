@@ -1,16 +1,14 @@
 //! The processes that `warren-exec` starts: their signals and their ends.
 //!
-//! Sources: waitid(2), pidfd_open(2), poll(2).
+//! Sources: waitid(2), pidfd_open(2).
 #![allow(unsafe_code)] // Foreign functions are unsafe to call; each call says why it may be made.
 
-use std::ffi::{c_int, c_long, c_short, c_ulong, c_void};
-use std::fs::File;
+use std::ffi::{c_int, c_long, c_void};
 use std::io::{Error, ErrorKind, Read, Result};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Instant;
 
-const POLLIN: c_short = 1;
+use crate::system::{inherited_file, poll_readable};
+
 const SIGKILL: c_int = 9;
 const P_PID: c_int = 1;
 const WNOHANG: c_int = 1;
@@ -19,19 +17,11 @@ const WNOWAIT: c_int = 0x0100_0000;
 /// Equal on all architectures.
 const SYS_PIDFD_OPEN: c_long = 434;
 
-#[repr(C)]
-struct PollFd {
-    fd: c_int,
-    events: c_short,
-    revents: c_short,
-}
-
 unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
     fn waitid(kind: c_int, id: c_int, found: *mut c_void, options: c_int) -> c_int;
     fn kill(pid: c_int, signal: c_int) -> c_int;
-    fn poll(fds: *mut PollFd, count: c_ulong, timeout: c_int) -> c_int;
 }
 
 /// A child that was not reaped. That of the program leads a session.
@@ -50,12 +40,6 @@ pub fn checked(result: impl Into<i64>) -> Result<c_int> {
 pub fn owned(fd: c_int) -> OwnedFd {
     // SAFETY: the kernel just returned the descriptor, and it has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-/// The standard input, without a buffer.
-pub fn standard_input() -> ManuallyDrop<File> {
-    // SAFETY: it stays open, and the standard library's buffer of it is not used.
-    ManuallyDrop::new(unsafe { File::from_raw_fd(0) })
 }
 
 /// Opens a pidfd of a process.
@@ -83,10 +67,10 @@ impl ExecChild {
         };
         let mut signals = [0; 16];
         loop {
-            match wait_readable([process.as_raw_fd(), 0], None) {
+            match poll_readable([Some(process.as_raw_fd()), Some(0)], None) {
                 [true, _] => return Some(reap(self.pid)),
                 [false, false] => {}
-                [false, true] => match standard_input().read(&mut signals) {
+                [false, true] => match inherited_file(0).read(&mut signals) {
                     Ok(count) if count > 0 => {
                         for signal in &signals[..count] {
                             // SAFETY: it takes numbers only. The child was not reaped, so the number is not reused.
@@ -127,7 +111,7 @@ fn reap(pid: c_int) -> u32 {
     let mut status = 0;
     // SAFETY: there is room for the status.
     while let Err(error) = checked(unsafe { waitpid(pid, &raw mut status, 0) }) {
-        if error.kind() != std::io::ErrorKind::Interrupted {
+        if error.kind() != ErrorKind::Interrupted {
             return 255;
         }
     }
@@ -135,17 +119,4 @@ fn reap(pid: c_int) -> u32 {
         0 => (status.cast_unsigned() >> 8) & 0xff,
         signal => 128 + signal,
     }
-}
-
-/// Waits until a file is readable or closed by its other side, at most until `end`. Negative numbers are ignored.
-pub fn wait_readable(files: [c_int; 2], end: Option<Instant>) -> [bool; 2] {
-    // Rounded up, so that it does not wake just before the deadline; -1 waits without end.
-    let millis = end.map_or(-1, |end| {
-        let rest = end.saturating_duration_since(Instant::now()).as_millis().saturating_add(1);
-        c_int::try_from(rest).unwrap_or(c_int::MAX)
-    });
-    let mut polled = files.map(|fd| PollFd { fd, events: POLLIN, revents: 0 });
-    // SAFETY: pointer and count describe `polled`, which outlives the call.
-    let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, millis) };
-    polled.map(|polled| ready > 0 && polled.revents != 0)
 }

@@ -15,7 +15,7 @@
 //! A container must never get write access to a file of the node (CVE-2019-5736: an image whose program is
 //! `/proc/self/exe`): so it first re-executes itself from a copy in sealed memory. It is single-threaded
 //! without dependencies. Start reading at `run`; `inside.rs` has the system calls.
-#![allow(dead_code)] // The shared module also has what only the agent needs.
+#![allow(dead_code)] // The shared modules also have what only the agent or the logger needs.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -30,6 +30,7 @@ mod child;
 mod inside;
 #[path = "../plan.rs"]
 mod plan;
+mod system;
 
 use plan::{ExecFailure, ExecPlan, ExecReply};
 
@@ -68,7 +69,7 @@ fn other(reason: String) -> Refusal {
 
 /// A parent that does not read it does not need it.
 fn reply(reply: &ExecReply) {
-    let _ = child::standard_input().write_all(format!("{}\n", reply.to_line()).as_bytes());
+    let _ = system::inherited_file(0).write_all(format!("{}\n", reply.to_line()).as_bytes());
 }
 
 fn run() -> Result<(), Refusal> {
@@ -118,9 +119,10 @@ fn read_plan() -> Option<ExecPlan> {
 /// Fills `part` from the standard input.
 fn read_exact(mut part: &mut [u8], end: Instant) -> Option<()> {
     // Without a buffer: what was read ahead would not be waited for.
-    let mut input = child::standard_input();
+    let mut input = system::inherited_file(0);
     while !part.is_empty() {
-        let is_ready = child::wait_readable([0, -1], Some(end))[0];
+        let rest = end.saturating_duration_since(Instant::now());
+        let is_ready = system::poll_readable([Some(0), None], Some(rest))[0];
         let count = match is_ready.then(|| input.read(part)) {
             None if Instant::now() < end => continue,
             Some(Ok(count)) if count > 0 => count,

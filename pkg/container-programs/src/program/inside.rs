@@ -12,8 +12,9 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 
-use crate::child::{ExecChild, checked, is_child, owned, wait_readable};
+use crate::child::{ExecChild, checked, is_child, owned};
 use crate::plan::{CapabilityMasks, ExecFailure, ExecPlan};
+use crate::system::poll_readable;
 
 /// New mount, cgroup, UTS, IPC, PID and network namespaces: what runc gives a container.
 const NAMESPACES: c_int = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x2000_0000 | 0x4000_0000;
@@ -53,8 +54,8 @@ const MAX_PASSWD_BYTES: u64 = 1 << 20;
 /// Major number 1, minor number 3.
 const NULL_DEVICE: u64 = 0x103;
 const SIGKILL: c_int = 9;
-/// Highest number of a signal.
-const SIGRTMAX: c_int = 64;
+/// The highest signal number of the kernel.
+const LAST_SIGNAL: c_int = 64;
 const SIGCHLD: c_int = 17;
 const SIG_DFL: usize = 0;
 const EACCES: i32 = 13;
@@ -245,7 +246,7 @@ pub fn spawn(
     for _ in 0..2 {
         let mut ready = [false; 2];
         while ready == [false; 2] {
-            ready = wait_readable([read.as_raw_fd(), 0], None);
+            ready = poll_readable([Some(read.as_raw_fd()), Some(0)], None);
         }
         is_abandoned = !ready[0];
         // The end: both children have exited or executed the program.
@@ -329,7 +330,7 @@ fn apply_plan(
     step_result(0, unsafe {
         umask(0o022);
         // What the agent ignores, as SIGHUP under nohup, would be ignored by the program. Two cannot be changed.
-        for number in 1..=SIGRTMAX {
+        for number in 1..=LAST_SIGNAL {
             signal(number, SIG_DFL);
         }
         input

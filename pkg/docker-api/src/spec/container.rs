@@ -8,7 +8,7 @@ use warren_types::{
     Capability, EnvVar, HealthCheck, HostEntry, Probe, RestartPolicy, Seccomp, TaskSpec, Ulimit,
 };
 
-use super::Defaults;
+use super::DefaultFields;
 use super::mounts;
 use super::policies::{
     logs_from_docker, logs_to_docker, resources_from_docker, resources_to_docker, restart_from_docker,
@@ -243,7 +243,7 @@ fn capabilities(reader: &mut SpecReader, field: &str, names: Option<Vec<String>>
 }
 
 /// Without networks and placement, and without what Docker cannot say.
-pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: Defaults) -> model::TaskSpec {
+pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: DefaultFields) -> model::TaskSpec {
     let TaskSpec {
         image, command, args, env, container_labels, workdir, user, groups, hostname, hosts, ..
     } = task;

@@ -110,7 +110,7 @@ fn received(json: Value) -> Result<ReceivedSpec, String> {
 fn every_field_is_shown_as_it_was_sent() {
     let received = received(full()).unwrap();
     assert_eq!(received.warnings, Vec::<String>::new());
-    for defaults in [Defaults::Shown, Defaults::LeftOut] {
+    for defaults in [DefaultFields::Shown, DefaultFields::LeftOut] {
         assert_eq!(serde_json::to_value(to_docker(&received.spec, &ids(), defaults)).unwrap(), full());
     }
 }
@@ -129,7 +129,7 @@ fn minimal_spec_has_the_defaults_of_warren() {
 fn each_field_that_is_left_out_is_read_as_its_default() {
     let default = ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("nginx".parse().unwrap()));
     let show = |defaults| serde_json::to_value(to_docker(&default, &ids(), defaults)).unwrap();
-    let (shown, short) = (show(Defaults::Shown), show(Defaults::LeftOut));
+    let (shown, short) = (show(DefaultFields::Shown), show(DefaultFields::LeftOut));
     let without = |json: &Value, parent: &str, field: &str| {
         let mut json = json.clone();
         let object = json.pointer_mut(parent).unwrap().as_object_mut().unwrap();
@@ -241,7 +241,7 @@ fn update_keeps_what_docker_cannot_say() {
     before.placement.tolerations = vec!["dedicated=gpu:NoSchedule".parse().unwrap()];
     before.task.allow_metadata = true;
     before.task.secrets[0].template = true;
-    let mut docker = serde_json::to_value(to_docker(&before, &ids(), Defaults::Shown)).unwrap();
+    let mut docker = serde_json::to_value(to_docker(&before, &ids(), DefaultFields::Shown)).unwrap();
     docker["TaskTemplate"]["ContainerSpec"]["Image"] = json!("nginx:1.28");
     docker["Mode"]["Replicated"]["Replicas"] = json!(5);
     docker["EndpointSpec"]["Ports"].as_array_mut().unwrap().remove(1);
@@ -263,7 +263,7 @@ proptest! {
 
     #[test]
     fn sending_back_what_was_shown_changes_nothing(spec in service_specs()) {
-        for defaults in [Defaults::Shown, Defaults::LeftOut] {
+        for defaults in [DefaultFields::Shown, DefaultFields::LeftOut] {
             let shown = to_docker(&spec, &ids(), defaults);
             let updated = updated(&spec, shown, &ids());
             let updated = updated.map_err(|wrong| TestCaseError::fail(wrong.to_string()))?;
@@ -275,7 +275,7 @@ proptest! {
     #[test]
     fn what_docker_can_say_is_the_same_both_ways(spec in service_specs()) {
         let receive = |spec: &ServiceSpec| {
-            let [said, without_defaults] = [Defaults::Shown, Defaults::LeftOut].map(|defaults| {
+            let [said, without_defaults] = [DefaultFields::Shown, DefaultFields::LeftOut].map(|defaults| {
                 let wire = serde_json::to_value(to_docker(spec, &ids(), defaults)).unwrap();
                 read(serde_json::from_value(wire).unwrap(), &ids()).map(|received| received.spec)
             });

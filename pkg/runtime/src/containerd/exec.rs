@@ -217,48 +217,32 @@ impl Inner {
 
     /// Waits for the end of a process; returns its exit code.
     pub(super) async fn wait_exec(&self, exec: &ExecRef) -> Result<u32> {
-        let mut failures = 0;
-        loop {
-            let message = WaitRequest { container_id: exec.id.to_string(), exec_id: exec.exec_id.clone() };
+        let message = WaitRequest { container_id: exec.id.to_string(), exec_id: exec.exec_id.clone() };
+        let ended = while_unavailable(|| async {
             // It takes as long as the program.
-            let status = match self.connection.tasks().wait(self.connection.request(message)).await {
-                Ok(reply) => return Ok(reply.into_inner().exit_status),
-                Err(status) => status,
-            };
-            failures += 1;
-            match CallError::from_status(&status) {
-                CallError::NotFound => {
-                    return Err(Error::NotFound { id: exec.id.to_string(), what: "process" });
-                }
-                // It outlives a containerd that restarts.
-                CallError::Unavailable | CallError::Timeout if failures < WAIT_TRIES => {
-                    sleep(WAIT_RETRY).await;
-                }
-                _ => {
-                    let action = format!("wait for a program in container {}", exec.id);
-                    return Err(Error::from_status(action, &status));
-                }
+            self.connection.tasks().wait(self.connection.request(message.clone())).await
+        });
+        match ended.await {
+            Ok(reply) => Ok(reply.into_inner().exit_status),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => {
+                Err(Error::NotFound { id: exec.id.to_string(), what: "process" })
+            }
+            Err(status) => {
+                Err(Error::from_status(format!("wait for a program in container {}", exec.id), &status))
             }
         }
     }
 
+    /// Ends the input of a process. Without that, a program that reads its input to the end waits for ever.
     pub(super) async fn close_input(&self, exec: &ExecRef) -> Result<()> {
         let ExecRef { id, exec_id } = exec.clone();
         let message = CloseIoRequest { container_id: id.to_string(), exec_id, stdin: true };
-        let mut failures = 0;
-        loop {
+        let closed = while_unavailable(|| async {
             let request = self.connection.request(message.clone());
-            let closed = with_deadline(RECORD_TIMEOUT, self.connection.tasks().close_io(request)).await;
-            let Err(status) = closed else { return Ok(()) };
-            failures += 1;
-            // Without its end, a program that reads its input to the end waits for ever.
-            let is_transient =
-                matches!(CallError::from_status(&status), CallError::Unavailable | CallError::Timeout);
-            if !is_transient || failures >= WAIT_TRIES {
-                return Err(Error::from_status(format!("end the input in container {id}"), &status));
-            }
-            sleep(WAIT_RETRY).await;
-        }
+            with_deadline(RECORD_TIMEOUT, self.connection.tasks().close_io(request)).await
+        });
+        let failed = |status| Error::from_status(format!("end the input in container {id}"), &status);
+        closed.await.map_err(failed)
     }
 
     pub(super) async fn resize(&self, exec: &ExecRef, size: TerminalSize) -> Result<()> {
@@ -435,6 +419,21 @@ impl Drop for TerminalExec {
             shared.exec_dirs.lock().names.remove(&name);
         });
     }
+}
+
+/// Repeats a call while containerd does not answer, as while it restarts.
+async fn while_unavailable<T, F: Future<Output = std::result::Result<T, Status>>>(
+    call: impl Fn() -> F,
+) -> std::result::Result<T, Status> {
+    for _ in 1..WAIT_TRIES {
+        let answer = call().await;
+        let failure = answer.as_ref().err().map(CallError::from_status);
+        if !matches!(failure, Some(CallError::Unavailable | CallError::Timeout)) {
+            return answer;
+        }
+        sleep(WAIT_RETRY).await;
+    }
+    call().await
 }
 
 /// The id of a process's session.

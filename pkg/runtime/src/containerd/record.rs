@@ -73,8 +73,12 @@ pub(super) fn new_record(
 
 /// The first process of a container as its document describes it.
 pub(super) fn first_process(record: &Container) -> Option<oci::Process> {
-    let any = record.spec.as_ref()?;
-    serde_json::from_slice::<oci::Spec>(&any.value).ok()?.process().clone()
+    document(record).ok()?.process().clone()
+}
+
+/// The OCI document of a container.
+pub(super) fn document(record: &Container) -> serde_json::Result<oci::Spec> {
+    serde_json::from_slice(record.spec.as_ref().map_or(&[], |any| &any.value))
 }
 
 /// A record for a process that lost its own: enough for containerd to return the process again.

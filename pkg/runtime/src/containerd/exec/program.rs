@@ -11,7 +11,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use oci_spec::runtime as oci;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -21,7 +20,7 @@ use tokio::time::timeout;
 use warren_container_programs::plan::{ExecFailure, ExecPlan, ExecReply};
 use warren_types::Signal;
 
-use super::super::{Inner, START_TIMEOUT};
+use super::super::{Inner, START_TIMEOUT, record};
 use super::HANGUP_GRACE;
 use crate::Result;
 use crate::container::{ContainerId, ProcessState};
@@ -115,10 +114,8 @@ impl Inner {
         }
         let missing = |what| Error::NotFound { id: id.to_string(), what };
         let record = self.get_record(id).await?.ok_or_else(|| missing("record"))?;
-        let document = record.spec.map(|spec| spec.value).unwrap_or_default();
         let failed = |reason: String| Error::Failed { action: format!("read the setup of {id}"), reason };
-        let document: oci::Spec =
-            serde_json::from_slice(&document).map_err(|error| failed(error.to_string()))?;
+        let document = record::document(&record).map_err(|error| failed(error.to_string()))?;
         let plan = Arc::new(exec_plan(&document).map_err(failed)?);
         let pid = match self.process(id).await? {
             ProcessState::Running { pid } => pid,

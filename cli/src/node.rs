@@ -91,8 +91,12 @@ impl NodeStart {
         let stored = NodeFile::load(&dirs.data_dir)?;
         // A manager has the name of its node.
         manager.name = worker.node_name.clone();
+        let insecure_registry = worker.insecure_registry.clone();
         let ran = previous_worker_flags(stored.as_ref())?;
         let worker = worker_flags(stored.as_ref(), manager_only, worker)?;
+        // It asks the registries of its node, also those that only the section of the worker has.
+        manager.insecure_registry =
+            worker.as_ref().map_or(insecure_registry, |flags| flags.insecure_registry.clone());
         let ran = worker.clone().or(ran);
         manager.name = manager.name.or_else(|| worker.as_ref().and_then(|flags| flags.node_name.clone()));
         let settings = ManagerSettings::merge(stored.as_ref(), &dirs, metrics, manager, occasion)?;
@@ -222,6 +226,31 @@ mod tests {
         first.sections().save().unwrap();
         assert_eq!(node(None, None).plan.name.as_str(), "m1");
         assert_eq!(node(Some("m2"), None).plan.name.as_str(), "m2");
+    }
+
+    #[test]
+    fn manager_asks_the_insecure_registries_of_its_worker() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = HostInfo { host_name: "host".into(), address: None, is_root: true };
+        let registries = |given: &[&str]| {
+            let args = NodeRunArgs {
+                dirs: DirArgs { data_dir: dir.path().to_owned(), run_dir: None },
+                metrics: MetricsArgs::default(),
+                manager_only: None,
+                manager: ManagerFlags::default(),
+                worker: WorkerFlags {
+                    insecure_registry: given.iter().map(|host| (*host).to_owned()).collect(),
+                    ..WorkerFlags::default()
+                },
+            };
+            let node = NodeStart::from_args(args, &machine, &ManagerStartReason::Init).unwrap();
+            node.stored.flags.insecure_registry
+        };
+        assert!(registries(&[]).is_empty());
+        let text = "[node]\n[manager]\n[worker]\ninsecure-registry = [\"10.0.0.1:5000\"]\n";
+        std::fs::write(dir.path().join("node.toml"), text).unwrap();
+        assert_eq!(registries(&[]), ["10.0.0.1:5000"]);
+        assert_eq!(registries(&["10.0.0.2:5000"]), ["10.0.0.2:5000"]);
     }
 
     #[test]

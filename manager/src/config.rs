@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use warren_docker_api::server::DockerEndpoints;
 use warren_log::LogEngine;
+use warren_registry::ResolveNames;
 use warren_store::raft::open::ReplicaTuning;
 use warren_types::{DataPlane, NodeDescription, NodeName, Taint};
 
@@ -38,6 +40,8 @@ pub struct ManagerConfig {
     pub is_data_loss_accepted: bool,
     /// Where Docker's API is served.
     pub docker: DockerEndpoints,
+    /// Tells what the tags of images stand for.
+    pub registries: Arc<dyn ResolveNames>,
 }
 
 /// The machine's own node in hybrid mode; it has the manager's name.

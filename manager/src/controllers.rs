@@ -4,6 +4,7 @@
 //! Start-up, steady state and failover use one code path: a new leader enqueues every key. Start at
 //! [`planner`].
 
+pub mod images;
 pub mod liveness;
 pub mod members;
 pub mod planner;

@@ -47,6 +47,7 @@ use self::maintenance::{await_at_peers, fetch_from_peers, renew_certificates, st
 use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
 use crate::config::{ManagerConfig, ManagerTuning};
+use crate::controllers::images::ImagePinner;
 use crate::controllers::planner::{Planner, PlannerInputs};
 use crate::controllers::verification::NodeVerifier;
 use crate::docker;
@@ -454,6 +455,7 @@ fn serve(
         log_engine: config.log_engine,
         later_incarnation,
         audit: audit.clone(),
+        registries: config.registries.clone(),
     };
     api.start_audit_summaries();
     api.start_state_comparison();
@@ -464,6 +466,7 @@ fn serve(
         membership_wait: api.membership_wait.clone(),
         metrics: metrics.scheduler.clone(),
         verifier: NodeVerifier::new(api.clone(), metrics.verification.clone()),
+        image_pinner: ImagePinner::new(api.clone()),
     };
     let planner = Planner::new(store.clone(), identity.member_id, stamp.clone(), surroundings);
     start_controllers(planner, &store, &api.registry, &api.background_tasks, &shutdown);

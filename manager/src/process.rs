@@ -8,6 +8,7 @@ mod join;
 mod setup;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use warren_bootstrap::ca::load_agent;
@@ -20,6 +21,7 @@ use warren_daemon::{
     notify_ready,
 };
 use warren_log::DataDir;
+use warren_registry::RegistryClients;
 use warren_security::{Credentials, Roots};
 use warren_store::raft::open::OpenStoreError;
 use warren_telemetry::Telemetry;
@@ -105,6 +107,9 @@ pub struct CommandArgs {
     /// Name of this manager [default: the host name]
     #[arg(long, env = "WARREN_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<NodeName>,
+    /// Allow plain HTTP to this registry (repeatable)
+    #[arg(long, env = "WARREN_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
+    pub insecure_registry: Vec<String>,
     /// Flags of the manager itself.
     #[command(flatten)]
     pub flags: ManagerFlags,
@@ -274,6 +279,7 @@ pub async fn start(
         log_engine: plan.log_engine,
         is_data_loss_accepted: plan.accept_data_loss,
         docker: plan.docker.clone(),
+        registries: Arc::new(RegistryClients::new(plan.registries.clone())),
     };
     let started = Manager::start(config, *begun == ManagerStartOutcome::Initialized).await;
     started.map_err(|error| start_failure(&error, &plan.data_dir))
@@ -343,7 +349,7 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
         ManagerCommand::Join { join, args } => (args, ManagerStartReason::Join(join), false),
         ManagerCommand::Run(args) => (args, ManagerStartReason::Run, false),
     };
-    let CommandArgs { paths: dirs, metrics, node_name, flags } = args;
+    let CommandArgs { paths: dirs, metrics, node_name, insecure_registry, flags } = args;
     let stored = NodeFile::load(&dirs.data_dir)?;
     if let Some(kept) = &stored
         && kept.section::<toml::Table>(WORKER_SECTION)?.is_some()
@@ -352,7 +358,7 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
         let why = format!("{} belongs to a node that also runs tasks", dirs.data_dir.display());
         return Err(CommandError::new(ExitKind::Conflict, START_FAILED, why, "use `warren manager run`"));
     }
-    let flags = ManagerFlags { name: node_name, ..flags };
+    let flags = ManagerFlags { name: node_name, insecure_registry, ..flags };
     let reported = ManagerSettings::merge(stored.as_ref(), &dirs, metrics, flags, &occasion)?;
     let plan = ManagerSetup::new(dirs.data_dir, &reported, &HostInfo::detect()?)?;
     if is_forced {

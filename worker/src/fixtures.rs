@@ -21,8 +21,8 @@ use warren_types::fixtures::task_assignment;
 pub use warren_types::fixtures::{image_digest as digest, published_port as port};
 use warren_types::{
     AssignmentVersion, Catalogue, CatalogueService, ClusterId, DataPlane, Endpoint, EndpointMode, Id,
-    LogLimits, NetworkId, NetworkPeer, NetworkView, NodeId, NodeSettings, RetainedLog, ServiceId,
-    TaskAssignment, TaskId, WireGuardKey,
+    ImageResolver, LogLimits, NetworkId, NetworkPeer, NetworkView, NodeId, NodeSettings, RetainedLog,
+    ServiceId, TaskAssignment, TaskId, WireGuardKey,
 };
 
 /// Task `number` of the service that tests use.
@@ -38,12 +38,14 @@ pub fn retained_log(number: u64) -> RetainedLog {
 
 /// A desired task without ports.
 pub fn task(number: u64) -> TaskAssignment {
-    TaskAssignment {
+    let mut task = TaskAssignment {
         slot: u32::try_from(number).unwrap(),
         digest: Some(digest('a')),
         address: Ipv4Addr::new(10, 210, 0, 1 + u8::try_from(number).unwrap()),
         ..task_assignment(task_id(number))
-    }
+    };
+    task.spec.resolve_image = ImageResolver::Worker;
+    task
 }
 
 /// A catalogue of the network `name` without services.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use warren_types::{
-    Bytes, EndpointMode, MilliCpu, NodeLabel, OnDisconnect, PullPolicy, RestartCondition, Seccomp, Signal,
+    Bytes, EndpointMode, ImageResolver, MilliCpu, NodeLabel, OnDisconnect, PullPolicy, RestartCondition,
+    Seccomp, Signal,
 };
 
 use super::update_policy::{RollbackFlags, UpdateFlags};
@@ -68,6 +69,11 @@ pub struct ProcessFlags {
     /// Pull policy: missing, always or never [default: missing]
     #[arg(long, value_name = "WHEN", value_parser = setting(str::parse::<PullPolicy>))]
     pub pull: Option<Setting<PullPolicy>>,
+    /// Who decides which digest the tag stands for: manager (asks the registry), or worker (the first node that has
+    /// the image: only where managers do not reach the registry) [default: manager; worker with --pull never, and for
+    /// registries on localhost]
+    #[arg(long, value_name = "WHO", value_parser = setting(str::parse::<ImageResolver>))]
+    pub resolve_image: Option<Setting<ImageResolver>>,
     /// Override the ENTRYPOINT of the image, one word per flag (repeatable)
     #[arg(long, value_name = "WORD", alias = "entrypoint", allow_hyphen_values = true)]
     pub command: Vec<String>,

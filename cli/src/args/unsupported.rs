@@ -65,8 +65,8 @@ const ALTERNATIVES: &[Alternative] = &[
     Alternative {
         commands: &["service create", "service update"],
         flags: &["--no-resolve-image"],
-        reason: "a node resolves the tag when it pulls the image, and all tasks of the revision run that digest",
-        hint: "leave it out",
+        reason: "all tasks of a revision run the digest that the tag has when it is resolved",
+        hint: "leave it out, or give --resolve-image worker if managers do not reach the registry",
     },
     Alternative {
         commands: &["service update"],

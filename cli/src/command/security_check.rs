@@ -7,7 +7,7 @@ use warren_client::Client;
 use warren_proto::convert::data_plane;
 use warren_proto::v1;
 use warren_types::image_reference::split_reference;
-use warren_types::{DataPlane, NodeCheckOutcome, ServiceSpec, Timestamp};
+use warren_types::{DataPlane, ImageResolver, NodeCheckOutcome, ServiceSpec, Timestamp};
 
 use crate::args::{GlobalArgs, OutputFormat};
 use crate::connect::connect;
@@ -141,9 +141,10 @@ fn images(cluster: &ClusterState) -> CheckView {
     let has_digest = |spec: &ServiceSpec| {
         split_reference(spec.task.image.as_str()).is_ok_and(|parts| parts.digest.is_some())
     };
-    let tagged = cluster.services.iter().filter(|spec| !has_digest(spec));
+    let resolved_by_worker = |spec: &&ServiceSpec| spec.task.image_resolver() == ImageResolver::Worker;
+    let tagged = cluster.services.iter().filter(resolved_by_worker).filter(|spec| !has_digest(spec));
     let found: Vec<String> = tagged.map(|spec| spec.name.to_string()).collect();
-    let hint = "`warren service update NAME --image IMAGE@sha256:...` runs exactly those bytes";
+    let hint = "`warren service update NAME --resolve-image manager` has managers ask the registry";
     check("images", &found, "the first node that pulls the tag decides the digest for all", hint)
 }
 
@@ -254,7 +255,13 @@ mod tests {
             (
                 "images",
                 |cluster| {
-                    cluster.services.extend((1..=10).map(|n| service(&format!("s{n}"), "nginx:1.27")));
+                    cluster.services.push(service("tagged", "nginx:1.27"));
+                    let mut services: Vec<_> =
+                        (1..=10).map(|n| service(&format!("s{n}"), "nginx:1.27")).collect();
+                    for service in &mut services {
+                        service.task.resolve_image = ImageResolver::Worker;
+                    }
+                    cluster.services.extend(services);
                 },
                 "the first node that pulls the tag decides the digest for all: s1, s2, s3, s4, s5, s6, s7, s8 and \
                  2 more",

@@ -22,7 +22,7 @@ pub struct ServiceView {
     revision: u64,
     removing: bool,
     replicas: ReplicasView,
-    /// Digest of the image; absent until a worker has reported it.
+    /// Digest of the image; absent until it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     /// By network.
@@ -167,7 +167,9 @@ impl TryFrom<v1::Service> for ServiceView {
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
         let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
-        let spec = spec.map_err(invalid_response("the service"))?;
+        let mut spec = spec.map_err(invalid_response("the service"))?;
+        // Who does it, whatever was asked for.
+        spec.task.resolve_image = spec.task.image_resolver();
         let desired_tasks = spec.replicas().unwrap_or(desired_tasks);
         Ok(Self {
             id,
@@ -350,6 +352,17 @@ mod tests {
         ID 3k2v9x0000000000000000abc
         UPDATE
         ");
+    }
+
+    #[test]
+    fn resolver_of_the_image_is_shown_as_it_is() {
+        let resolver = |image: &str| {
+            let mut service = wire();
+            service.spec.as_mut().unwrap().task.as_mut().unwrap().image = image.into();
+            serde_json::json!(ServiceView::try_from(service).unwrap())["spec"]["task"]["resolveImage"].clone()
+        };
+        assert_eq!(resolver("localhost:5000/web:1"), "worker");
+        assert_eq!(resolver("nginx:1.27"), serde_json::Value::Null);
     }
 
     #[test]

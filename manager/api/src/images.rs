@@ -1,6 +1,7 @@
-//! Images on the nodes: import, copy, pull, resolve, list, prune. Each node does the work over a stream that it opens;
-//! this module reports its progress to the client.
+//! Images on the nodes: import, copy, pull, list, prune. Each node does the work over a stream that it opens; this
+//! module reports its progress to the client. What a name stands for in its registry is asked by the manager itself.
 
+mod archive_images;
 mod copy;
 mod holders;
 mod import;
@@ -13,19 +14,25 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
+use warren_core::Command;
+use warren_proto::Problem;
 use warren_proto::v1::import_request::Message;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::{self, images_server};
+use warren_registry::ResolvedName;
 use warren_session::server::calling_worker;
 use warren_store::problem::{manager_stopping, status_of};
 use warren_types::{CanonicalImage, ImageReference, Violation};
 
-use self::import::MAX_QUEUED_CHUNKS;
+pub use self::holders::ImportHolders;
+pub use self::resolve::ResolveFailure;
 use super::Api;
 use super::audited_call::AuditedCall;
 use super::open_stream::resolve_nodes;
 
+/// Chunks that may be queued for one worker.
+const MAX_QUEUED_CHUNKS: usize = 8;
 /// How long a worker may take to open the stream.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of one step: a chunk from the client, a chunk to a worker, a progress message to the client.
@@ -147,15 +154,21 @@ impl images_server::Images for Api {
     ) -> Result<Response<v1::PruneImagesResponse>, Status> {
         let caller = AuditedCall::of(&request);
         let v1::PruneImagesRequest { nodes, unused_for_ms, reference } = request.into_inner();
-        let unused_for_ms = match reference.as_str() {
-            "" => unused_for_ms,
+        let (image, unused_for_ms) = match reference.as_str() {
+            "" => (None, unused_for_ms),
             // A node that does not know the reference removes nothing then.
-            reference => parse_image(reference).map(|_| u64::MAX)?,
+            reference => (Some(parse_image(reference)?), u64::MAX),
         };
+        let is_everywhere = nodes.is_empty();
         let nodes = resolve_nodes(&self.read_latest().await?.state, &nodes, "remove images")?;
         tracing::info!(%caller, nodes = nodes.len(), unused_for_ms, reference, "pruning images");
         let purpose = Purpose::PruneImages(v1::PruneImages { unused_for_ms, reference });
         let nodes = self.query_images(nodes, purpose, PRUNE_TIMEOUT).await;
+        if let Some(image) = image.filter(|_| is_everywhere) {
+            // Its registry is asked from now on.
+            let command = Command::RecordImport { image, digest: None, at: self.clock.now() };
+            self.propose(command).await.map_err(status_of)?;
+        }
         Ok(Response::new(v1::PruneImagesResponse { nodes }))
     }
 
@@ -165,8 +178,17 @@ impl images_server::Images for Api {
     ) -> Result<Response<v1::ResolvedImage>, Status> {
         let image = parse_image(&request.get_ref().reference)?;
         let published = self.read_latest().await?;
-        let nodes = resolve_nodes(&published.state, &[], "ask a registry")?;
-        self.resolve_image(&published.state, nodes, &image).await.map(Response::new)
+        let resolved = self.resolve_image(&published.state, &image).await.map_err(|failure| {
+            let message = format!("image {image} was not resolved: {}", failure.reason);
+            Status::from(Problem::new(Code::FailedPrecondition, "IMAGE_NOT_RESOLVED", message))
+        })?;
+        let ResolvedName { digest, media_type, size } = resolved;
+        Ok(Response::new(v1::ResolvedImage {
+            reference: CanonicalImage::of(&image).to_string(),
+            digest: digest.to_string(),
+            media_type,
+            size_bytes: size,
+        }))
     }
 }
 

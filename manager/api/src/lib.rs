@@ -51,6 +51,7 @@ use std::sync::Arc;
 use warren_control::{BackgroundTasks, Shutdown};
 use warren_log::LogEngine;
 use warren_peers::Peers;
+use warren_registry::ResolveNames;
 use warren_security::{CertificateAuthority, SecretObjectKey};
 use warren_session::leader::LeaderWatch;
 use warren_session::{NetworkPublisher, SessionRegistry, WorkerStreams};
@@ -111,6 +112,8 @@ pub struct Api {
     pub later_incarnation: LaterIncarnation,
     /// Audit lines of this manager.
     pub audit: Auditor,
+    /// Tells what the tags of images stand for.
+    pub registries: Arc<dyn ResolveNames>,
 }
 
 #[cfg(test)]

@@ -57,8 +57,7 @@ impl Api {
         let deadline = Instant::now() + within;
         let sender = self.registry.frame_sender(node).ok_or("the node has no session with this manager")?;
         let image = match &purpose {
-            Purpose::PullImage(v1::PullImage { reference, .. })
-            | Purpose::ResolveImage(v1::ResolveImage { reference }) => reference.parse().ok(),
+            Purpose::PullImage(v1::PullImage { reference, .. }) => reference.parse().ok(),
             _ => None,
         };
         let expected = self.streams.request(Id(rand::rng().random()).to_string(), node, image);

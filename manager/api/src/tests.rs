@@ -21,6 +21,7 @@ use warren_proto::v1::secret_objects_server::SecretObjects;
 use warren_proto::v1::services_server::Services;
 use warren_proto::v1::tokens_server::Tokens;
 use warren_proto::v1::volumes_server::Volumes;
+use warren_registry::{RegistryClients, RegistrySettings};
 use warren_security::{Identity, ReloadableCertificate, Role as CertificateRole};
 use warren_store::codec;
 use warren_store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
@@ -139,6 +140,7 @@ async fn fixture() -> ApiFixture {
         log_engine: LogEngine::default(),
         later_incarnation: LaterIncarnation::default(),
         audit: Auditor::start(dir.path().join("audit"), "m1".into(), ()).unwrap(),
+        registries: Arc::new(RegistryClients::new(RegistrySettings::default())),
         store,
     };
     ApiFixture { api, concurrent_writes: later, _dir: dir, _outgoing: outgoing }

@@ -1,7 +1,10 @@
 //! Converts objects of the replicated state to API messages, merged with reports that are not replicated.
 
-use warren_core::{Rollout, RolloutState, State, explain_task, rollout, settling_time, uncreated_tasks};
+use warren_core::{
+    Rollout, RolloutState, State, awaits_managers, explain_task, rollout, settling_time, uncreated_tasks,
+};
 use warren_proto::v1;
+use warren_types::spec::AWAITS_IMAGE_PIN;
 use warren_types::{Node, NodeStatus, Service, Task, TaskState, TaskStatus};
 
 use super::Api;
@@ -36,7 +39,7 @@ impl Api {
 
     /// A task with its newest progress and the reason why it has no node.
     pub fn show_task(&self, state: &State, task: &Task, reports: &RemoteNodeReports) -> v1::Task {
-        let newest = self.with_latest_progress(task, reports);
+        let newest = self.with_latest_progress(state, task, reports);
         let task = newest.as_ref().unwrap_or(task);
         let service = state.service(&task.id.service);
         let node = task.node.and_then(|id| state.node(&id));
@@ -82,20 +85,34 @@ impl Api {
         }
     }
 
-    /// The task with its worker's last report, if that is newer than the replicated state.
-    pub(super) fn with_latest_progress(&self, task: &Task, reports: &RemoteNodeReports) -> Option<Task> {
+    /// The task with its worker's last report, if that is newer than the replicated state. Its reason is that of the
+    /// managers, if it waits for them.
+    pub(super) fn with_latest_progress(
+        &self,
+        state: &State,
+        task: &Task,
+        reports: &RemoteNodeReports,
+    ) -> Option<Task> {
         let report = task.node.and_then(|node| self.task_progress(reports, node, &task.id))?;
-        let TaskStatus { attempt, state, since, removed, .. } = task.observed;
-        if removed || (report.attempt, report.state) < (attempt, state) {
+        let TaskStatus { attempt, state: stored, since, removed, .. } = task.observed;
+        if removed || (report.attempt, report.state) < (attempt, stored) {
             return None;
         }
+        let awaiting = state.service(&task.id.service).filter(|service| {
+            awaits_managers(service)
+                && service.revision.number == task.revision.number
+                && report.reason.contains(AWAITS_IMAGE_PIN)
+        });
+        let failure = awaiting.map(|service| &service.rollout.image_reason);
+        let failure = failure.filter(|reason| !reason.is_empty()).map(ToString::to_string);
+        let reason = failure.unwrap_or(report.reason);
         let mut task = task.clone();
         task.observed.attempt = report.attempt;
         task.observed.state = report.state;
         // A worker whose clock is behind does not move the time backwards.
         task.observed.since = report.since.max(since);
         task.observed.details.update(|details| {
-            details.reason = report.reason.into();
+            details.reason = reason.into();
             details.exit = report.exit.or(details.exit);
             details.next_attempt = report.next_attempt;
         });

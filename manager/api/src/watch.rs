@@ -147,6 +147,7 @@ impl Api {
             | StateChange::Volume(_)
             | StateChange::Network(_)
             | StateChange::Addresses
+            | StateChange::ImportedImages
             | StateChange::Member(_) => return None,
         };
         Some(v1::WatchEvent { index, change: Some(change) })
@@ -175,6 +176,7 @@ impl WatchFilter {
                 | StateChange::Volume(_)
                 | StateChange::Network(_)
                 | StateChange::Addresses
+                | StateChange::ImportedImages
                 | StateChange::Member(_),
             ) => false,
             (None, StateChange::Service(_) | StateChange::Task(_) | StateChange::Node(_)) => true,

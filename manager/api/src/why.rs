@@ -46,7 +46,9 @@ impl Api {
         let reports = self.fetch_node_reports(state, nodes.iter().copied()).await;
         let mut found = Observations::default();
         for task in tasks.iter().filter_map(|id| state.task(id)) {
-            found.tasks.extend(self.with_latest_progress(task, &reports).map(|newest| (task.id, newest)));
+            found
+                .tasks
+                .extend(self.with_latest_progress(state, task, &reports).map(|newest| (task.id, newest)));
             let telemetry = task.node.map(|node| self.task_telemetry(&reports, node, &task.id));
             let last = telemetry.and_then(|telemetry| telemetry.checks.into_iter().next_back());
             let last = last.map(|it| LastCheck { at: Timestamp(it.at), is_ok: it.ok, output: it.output });

@@ -176,7 +176,7 @@ impl Comparison<'_> {
             StateChange::Network(id) => self.network(id),
             StateChange::Member(id) => self.member(*id),
             // Nothing that users see.
-            StateChange::Assignment(_) | StateChange::Addresses => None,
+            StateChange::Assignment(_) | StateChange::Addresses | StateChange::ImportedImages => None,
         }
     }
 }

@@ -11,10 +11,10 @@ use warren_types::{
 };
 
 use crate::explain::explain_task;
-use crate::reconcile::{reconcile_service, uncreated_tasks, unplaced_tasks};
+use crate::reconcile::{pin_command, reconcile_service, uncreated_tasks, unplaced_tasks};
 use crate::rollout::{RolloutState, rollout};
 use crate::scheduler::{UnschedulableReasons, schedule};
-use crate::state::{ApplyOutcome, Command, Refusal, State, StateChange};
+use crate::state::{ApplyOutcome, Command, Refusal, State, StateChange, awaits_managers};
 
 /// The most rounds of planning: an update of more slots, one after the other, is not followed to its end.
 const MAX_ROUNDS: usize = 1000;
@@ -154,6 +154,7 @@ impl Forecaster {
         let mut has_changed = false;
         let mut wait: Option<Duration> = None;
         for id in self.services.clone() {
+            has_changed |= self.pin_image(&id);
             let plan = reconcile_service(&self.after, &id, self.now);
             has_changed |= self.carry_out(&plan.commands);
             wait = [wait, plan.recheck_after, plan.pause].into_iter().flatten().min();
@@ -169,6 +170,18 @@ impl Forecaster {
             Some(time) => Progress::After(time.max(Duration::from_millis(1))),
             None => Progress::Settled,
         }
+    }
+
+    /// Managers know what its image is.
+    fn pin_image(&mut self, id: &ServiceId) -> bool {
+        let Some(service) = self.after.service(id).filter(|service| awaits_managers(service)) else {
+            return false;
+        };
+        let revision = service.revision.number;
+        // Which digest it is changes nothing.
+        let Ok(digest) = format!("sha256:{}", "0".repeat(64)).parse() else { return false };
+        let command = pin_command(&self.after, *id, revision, digest, self.now);
+        self.carry_out(std::slice::from_ref(&command))
     }
 
     fn carry_out(&mut self, commands: &[Command]) -> bool {

@@ -29,8 +29,9 @@ pub use explain::explain_task;
 pub use forecast::{Forecast, Forecaster};
 pub use liveness::{FailureDetector, Liveness};
 pub use reconcile::{
-    ReconcilePlan, UsedRegistry, VerificationPlan, reap, reap_tokens, reconcile_feature_level,
-    reconcile_service, reconcile_verification, release_addresses, uncreated_tasks, used_registries,
+    ImageStep, ReconcilePlan, UsedRegistry, VerificationPlan, earlier_pin, image_step, is_refresh,
+    pin_command, pin_of_other_service, reap, reap_tokens, reconcile_feature_level, reconcile_service,
+    reconcile_verification, release_addresses, uncreated_tasks, unresolved_command, used_registries,
     verification_peers,
 };
 pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
@@ -38,5 +39,5 @@ pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_
 pub use settling::settling_time;
 pub use state::{
     AppliedIndex, ApplyOutcome, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL, KeyHolder,
-    NewTask, Refusal, RolloutStep, State, StateChange, StateDigest,
+    NewTask, Refusal, RolloutStep, State, StateChange, StateDigest, awaits_managers,
 };

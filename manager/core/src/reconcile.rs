@@ -7,6 +7,7 @@
 mod addresses;
 pub(crate) mod backoff;
 mod feature_level;
+mod image;
 pub(crate) mod lost;
 mod misplaced;
 mod reap;
@@ -22,6 +23,9 @@ use std::time::Duration;
 use crate::state::Command;
 pub use addresses::release_addresses;
 pub use feature_level::reconcile_feature_level;
+pub use image::{
+    ImageStep, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service, unresolved_command,
+};
 pub use reap::reap;
 pub use room::{SPARE_TASKS, uncreated_tasks, unplaced_tasks};
 pub use service::reconcile_service;

@@ -12,7 +12,7 @@ use crate::reconcile::update::{
     count_live_tasks, count_ready_tasks, delayed_until, good_revision, is_complete, outdated_revisions,
 };
 use crate::settling::settling_time;
-use crate::state::State;
+use crate::state::{State, awaits_managers};
 
 /// How far a service is on its way to its current revision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -96,7 +96,11 @@ pub fn rollout(state: &State, service: &Service, now: Timestamp) -> Rollout {
     if superseded.is_some() || service.removing {
         return Rollout { stop_reason: superseded, ..progress };
     }
+    let image = &service.rollout.image_reason;
     match service.rollout_failure() {
+        None if awaits_managers(service) && !image.is_empty() => {
+            Rollout { waiting_reason: Some(image.to_string()), ..progress }
+        }
         Some(failure) => Rollout { stop_reason: Some(stop_reason(state, service, failure)), ..progress },
         None if behind == 0 => progress,
         None => Rollout { waiting_reason: Some(waiting_reason(state, service, behind, now)), ..progress },

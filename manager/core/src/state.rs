@@ -16,11 +16,13 @@ mod eligibility;
 mod equivalence;
 mod feature_level;
 mod grouped_map;
+mod imported_image;
 mod index;
 mod invariants;
 mod label_values;
 mod limits;
 mod member;
+mod new_task_revision;
 mod number_set;
 mod objects;
 mod outcome;
@@ -34,13 +36,15 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use warren_types::{
-    ManagerId, Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject, SecretObjectId, Service,
-    ServiceId, Task, TaskId, Timestamp, Token, TokenId, User, UserId, Volume, VolumeId,
+    CanonicalImage, ManagerId, Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject,
+    SecretObjectId, Service, ServiceId, Task, TaskId, Timestamp, Token, TokenId, User, UserId, Volume,
+    VolumeId,
 };
 
 pub use address::{Withdrawal, WithdrawnAddress, address_capacity};
 pub use allocation::NodeAllocation;
 pub use apply::REVISION_HISTORY_LIMIT;
+pub(crate) use apply::{ReportedImage, reported_image};
 pub use cluster::Cluster;
 pub use command::{Command, NewTask, RolloutStep};
 pub use departed_manager::DepartedManager;
@@ -52,15 +56,17 @@ pub(crate) use eligibility::{
 pub(crate) use equivalence::{is_equivalent, is_final};
 pub use feature_level::FEATURE_LEVEL;
 use grouped_map::GroupedMap;
+pub use imported_image::ImportedImage;
 pub use index::TaskCounts;
 pub(crate) use index::{StateIndex, volume_templates};
 pub use invariants::InvariantViolation;
 pub(crate) use label_values::ValueSlot;
 pub(crate) use limits::delete_at;
 pub use limits::{
-    EXPIRED_TOKEN_RETENTION, MAX_MEMBERS, MAX_NETWORKS, MAX_NODE_SUBNETS, MAX_REMOVED_NODES,
-    MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_USERS, MAX_VOLUMES,
+    EXPIRED_TOKEN_RETENTION, MAX_IMPORTED_IMAGES, MAX_MEMBERS, MAX_NETWORKS, MAX_NODE_SUBNETS,
+    MAX_REMOVED_NODES, MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_USERS, MAX_VOLUMES,
 };
+pub use new_task_revision::awaits_managers;
 pub use objects::StateObjects;
 pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
 pub use query::{HEARTBEAT_PERIOD, KeyHolder, SYNC_PERIOD};
@@ -103,6 +109,8 @@ pub struct State {
     removed_nodes: OrdMap<NodeId, u64>,
     /// The most recently departed managers. None of them is in `members`.
     departed_managers: OrdMap<ManagerId, DepartedManager>,
+    /// The most recently imported images, by name.
+    imported_images: OrdMap<CanonicalImage, ImportedImage>,
     /// The number of the node subnet that is tried next; rotates, so that a freed one is not reused soon.
     subnet_cursor: u64,
     /// What had an owner, and is not assigned again yet.

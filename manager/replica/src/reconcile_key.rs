@@ -31,6 +31,8 @@ pub enum ReconcileKey {
     Tokens,
     /// Nodes whose checks are due.
     Verification,
+    /// The image of a service.
+    Image(ServiceId),
     /// The tasks of a service.
     Service(ServiceId),
     /// Records of a service that are not needed any more.
@@ -41,7 +43,7 @@ impl ReconcileKey {
     /// Every key of the state.
     pub fn all(state: &State) -> BTreeSet<Self> {
         let services = state.services_after(None).map(|service| service.id);
-        let keys = services.flat_map(|id| [Self::Service(id), Self::Reap(id)]);
+        let keys = services.flat_map(|id| [Self::Image(id), Self::Service(id), Self::Reap(id)]);
         let of_cluster =
             [Self::Level, Self::Members, Self::Liveness, Self::Schedule, Self::Tokens, Self::Verification];
         keys.chain(of_cluster).collect()
@@ -52,8 +54,8 @@ impl ReconcileKey {
         if self == Self::Schedule { DEBOUNCE } else { Duration::ZERO }
     }
 
-    /// Its plan. `None` if that depends on more than the state: see [`crate::ContactRound`], [`crate::plan_members`]
-    /// and [`warren_core::reconcile_verification`].
+    /// Its plan. `None` if that depends on more than the state: see [`crate::ContactRound`], [`crate::plan_members`],
+    /// [`warren_core::reconcile_verification`] and [`warren_core::image_step`].
     pub fn plan(self, state: &State, now: Timestamp) -> Option<ReconcilePlan> {
         match self {
             Self::Level => Some(reconcile_feature_level(state)),
@@ -61,7 +63,7 @@ impl ReconcileKey {
             Self::Tokens => Some(reap_tokens(state, now)),
             Self::Service(id) => Some(reconcile_service(state, &id, now)),
             Self::Reap(id) => Some(reap(state, &id, now)),
-            Self::Members | Self::Liveness | Self::Verification => None,
+            Self::Members | Self::Liveness | Self::Verification | Self::Image(_) => None,
         }
     }
 }

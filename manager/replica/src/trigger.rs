@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warren_core::{State, StateChange};
+use warren_core::{State, StateChange, awaits_managers};
 use warren_types::NodeId;
 
 use crate::{ReconcileKey, ReplicaRole};
@@ -69,7 +69,8 @@ fn changed_sessions<'a>(changes: impl Iterator<Item = &'a StateChange>) -> Optio
             | StateChange::SecretObject(_)
             | StateChange::Volume(_)
             | StateChange::Network(_)
-            | StateChange::Addresses => {}
+            | StateChange::Addresses
+            | StateChange::ImportedImages => {}
         }
     }
     Some(nodes)
@@ -79,7 +80,9 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
     let mut keys = BTreeSet::new();
     for change in changes {
         match *change {
-            StateChange::Service(id) => keys.extend([ReconcileKey::Service(id), ReconcileKey::Reap(id)]),
+            StateChange::Service(id) => {
+                keys.extend([ReconcileKey::Image(id), ReconcileKey::Service(id), ReconcileKey::Reap(id)]);
+            }
             StateChange::Task(id) => {
                 keys.extend([ReconcileKey::Service(id.service), ReconcileKey::Reap(id.service)]);
                 keys.extend(state.services_leaving_after(&id).map(ReconcileKey::Service));
@@ -96,6 +99,10 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
             | StateChange::Assignment(_)
             | StateChange::Network(_)
             | StateChange::User(_) => {}
+            StateChange::ImportedImages => {
+                let waiting = state.services().filter(|service| awaits_managers(service));
+                keys.extend(waiting.map(|service| ReconcileKey::Image(service.id)));
+            }
             StateChange::Token(_) => drop(keys.insert(ReconcileKey::Tokens)),
             StateChange::Cluster => keys.extend([ReconcileKey::Level, ReconcileKey::Verification]),
             StateChange::Member(_) => keys.extend([ReconcileKey::Level, ReconcileKey::Members]),

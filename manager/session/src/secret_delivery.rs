@@ -117,14 +117,21 @@ fn task_secret_objects(state: &State, task: &Task) -> Result<Vec<GrantedVersion>
     granted.collect()
 }
 
-/// The credential of the image's registry, if there is one.
+/// The credential of the image's registry, with the number and the data of its newest version, if there is one.
+pub fn newest_credential<'a>(
+    state: &'a State,
+    image: &ImageReference,
+) -> Option<(&'a Arc<SecretObject>, u64, &'a Arc<SealedData>)> {
+    let name = registry_host(image).parse().ok()?;
+    let object = state.secret_object_by_name(SecretObjectKind::Credential, &name)?;
+    let (number, sealed) = object.versions.last_key_value()?;
+    Some((object, *number, sealed))
+}
+
 fn registry_credential(state: &State, image: &ImageReference) -> Vec<GrantedVersion> {
-    let name = registry_host(image).parse().ok();
-    let object = name.and_then(|name| state.secret_object_by_name(SecretObjectKind::Credential, &name));
-    let newest = object.and_then(|object| object.versions.last_key_value().map(|newest| (object, newest)));
-    let granted = newest.map(|(object, (number, sealed))| {
+    let granted = newest_credential(state, image).map(|(object, number, sealed)| {
         let SecretObject { id, kind, name, .. } = &**object;
-        let used = SecretObjectVersion { kind: *kind, name: name.clone(), id: *id, number: *number };
+        let used = SecretObjectVersion { kind: *kind, name: name.clone(), id: *id, number };
         GrantedVersion { used, sealed: Arc::clone(sealed) }
     });
     granted.into_iter().collect()

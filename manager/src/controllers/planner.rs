@@ -10,6 +10,7 @@ use warren_store::timestamp::TimestampSource;
 use warren_store::{PublishedState, Store};
 use warren_types::{MemberId, Timestamp};
 
+use super::images::ImagePinner;
 use super::liveness::{FetchContacts, LivenessMonitor};
 use super::members::MembershipReconciler;
 use super::scheduler_metrics::SchedulerMetrics;
@@ -26,6 +27,7 @@ pub struct Planner {
     metrics: SchedulerMetrics,
     liveness: LivenessMonitor,
     verifier: NodeVerifier,
+    image_pinner: ImagePinner,
 }
 
 /// Inputs and outputs of a planner besides the state.
@@ -42,6 +44,8 @@ pub struct PlannerInputs {
     pub metrics: SchedulerMetrics,
     /// Runs the checks of nodes.
     pub verifier: NodeVerifier,
+    /// Pins the images of services.
+    pub image_pinner: ImagePinner,
 }
 
 impl Planner {
@@ -54,6 +58,7 @@ impl Planner {
             membership_wait: waits,
             metrics,
             verifier,
+            image_pinner,
         } = inputs;
         let members = MembershipReconciler::new(store.clone(), member, waits);
         let listening = LivenessMonitor::new(registry, ask);
@@ -66,6 +71,7 @@ impl Planner {
             metrics,
             liveness: listening,
             verifier,
+            image_pinner,
         }
     }
 
@@ -81,6 +87,7 @@ impl Planner {
         let plan = match key {
             ReconcileKey::Members => return self.members.reconcile(&published).await,
             ReconcileKey::Verification => return self.verifier.reconcile(&published, now).await,
+            ReconcileKey::Image(id) => return self.image_pinner.reconcile(&published, id),
             ReconcileKey::Schedule => self.schedule(&published, now),
             ReconcileKey::Liveness => {
                 let round = self.liveness.fetch(&published, self.member).await;

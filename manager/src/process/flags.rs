@@ -59,6 +59,10 @@ pub struct ManagerFlags {
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<NodeName>,
+    /// Registries that are asked over plain HTTP; a flag of the node as a whole.
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub insecure_registry: Vec<String>,
 }
 
 impl ManagerFlags {
@@ -104,6 +108,10 @@ impl ManagerFlags {
             docker_listen: self.docker_listen.or(old.docker_listen),
             accept_data_loss: self.accept_data_loss,
             name: self.name.or(old.name),
+            insecure_registry: match self.insecure_registry.is_empty() {
+                true => old.insecure_registry,
+                false => self.insecure_registry,
+            },
         })
     }
 

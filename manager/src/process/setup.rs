@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsListen};
 use warren_docker_api::server::DockerEndpoints;
 use warren_log::LogEngine;
+use warren_registry::{InvalidHost, RegistryPolicy, RegistrySettings};
 use warren_types::{DataPlane, ManagerAddress, NodeName};
 
 use super::{AdvertiseAddress, ManagerSettings, START_FAILED};
@@ -41,13 +43,15 @@ pub struct ManagerSetup {
     pub metrics_listen: MetricsListen,
     /// Name of this manager.
     pub name: NodeName,
+    /// How registries are asked what tags stand for.
+    pub registries: RegistrySettings,
 }
 
 impl ManagerSetup {
     /// The configuration for this machine.
     ///
     /// # Errors
-    /// The host name is not a valid name, and no other is given.
+    /// The host name is not a valid name, and no other is given; or a registry is none.
     pub fn new(
         data_dir: PathBuf,
         reported: &ManagerSettings,
@@ -83,6 +87,7 @@ impl ManagerSetup {
             docker,
             metrics_listen,
             name,
+            registries: registries(&flags.insecure_registry)?,
         })
     }
 
@@ -114,6 +119,26 @@ impl ManagerSetup {
             _ => bound.to_string(),
         }
     }
+}
+
+/// A manager asks again after a while, so it gives up sooner than the pull of a node.
+fn registries(insecure: &[String]) -> Result<RegistrySettings, CommandError> {
+    let mut registries = RegistrySettings::default();
+    registries.policy = RegistryPolicy {
+        connect_timeout: Duration::from_secs(5),
+        stall_timeout: Duration::from_secs(10),
+        max_tries: 2,
+        ..RegistryPolicy::default()
+    };
+    registries.refuse_internal_addresses();
+    for host in insecure {
+        let invalid = |error: InvalidHost| {
+            let hint = "correct --insecure-registry";
+            CommandError::new(ExitKind::Usage, START_FAILED, error, hint)
+        };
+        registries.allow_plain_http(host).map_err(invalid)?;
+    }
+    Ok(registries)
 }
 
 fn with_port(host: &str, port: u16) -> String {

@@ -363,7 +363,7 @@ fn names_to_remove(
     Ok(image.names.iter().cloned().collect())
 }
 
-/// `GET /distribution/NAME/json`: what the name stands for in its registry, asked by a node. Clients would make the
+/// `GET /distribution/NAME/json`: what the name stands for in its registry, asked by a manager. Clients would make the
 /// platforms of the image a constraint of the service; here each node pulls the image for its own platform.
 pub async fn resolve(client: &Client, name: &str) -> Answer {
     let v1::ResolvedImage { reference: _, digest, media_type, size_bytes } =

@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use warren_registry::{MAX_DOCUMENT, Reference};
 
-use crate::document::MAX_DOCUMENT;
 use crate::error::Error;
-use crate::reference::Reference;
 
 pub(crate) use candidate::ImageCandidate;
 pub(crate) use tarball::Span;

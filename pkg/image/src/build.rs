@@ -3,11 +3,10 @@
 use std::io::Write;
 
 use serde_json::{Value, json};
+use warren_registry::{Digest, OCI_MANIFEST};
 
-use crate::digest::Digest;
 use crate::document::{
-    Descriptor, DockerSaveEntry, ImageIndex, ImageManifest, OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST,
-    Platform,
+    Descriptor, DockerSaveEntry, ImageIndex, ImageManifest, OCI_CONFIG, OCI_LAYER_GZIP, Platform,
 };
 
 /// Builder of an image.

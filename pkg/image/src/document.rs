@@ -7,23 +7,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use warren_registry::{DOCKER_LIST, DOCKER_MANIFEST, Digest, OCI_INDEX, OCI_MANIFEST};
 
-use crate::digest::Digest;
-
-pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
-pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const OCI_LAYER_TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 pub(crate) const OCI_LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 pub(crate) const OCI_LAYER_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
-pub(crate) const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 const DOCKER_LAYER_TAR: &str = "application/vnd.docker.image.rootfs.diff.tar";
 const DOCKER_LAYER_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
-
-/// Size limit of an image document; registries use the same limit.
-pub(crate) const MAX_DOCUMENT: u64 = 4 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Status;
+use warren_registry::{Digest, InvalidReference, RegistryError};
 
 use crate::connection::CallError;
-use crate::digest::Digest;
-use crate::reference::InvalidReference;
-use crate::registry::RegistryError;
 
 /// A failed image operation. Each message gives the expected and the actual value and, where it is not
 /// obvious, the remedy.

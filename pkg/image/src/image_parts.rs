@@ -1,6 +1,7 @@
 //! An image without the bytes of its layers: the documents from an archive or a registry before unpacking.
 
-use crate::digest::Digest;
+use warren_registry::Digest;
+
 use crate::document::{Descriptor, ImageConfiguration};
 use crate::error::Error;
 use crate::platform::HostPlatform;

@@ -12,10 +12,10 @@ mod transfer;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use warren_registry::{Digest, RegistryClients, RegistrySettings};
+
 use crate::connection::ContainerdConnection;
-use crate::digest::Digest;
 use crate::error::Error;
-use crate::registry::{RegistryClients, RegistrySettings};
 use crate::store::ContentStore;
 use crate::unpack::Unpacker;
 use last_use::LastUse;
@@ -26,7 +26,6 @@ pub use last_use::LAST_USE_INTERVAL;
 pub use list::{ImagePart, ListedImage};
 pub use lookup::ImageInfo;
 pub use pull::PulledImage;
-pub use pull::ResolvedName;
 pub use pull::active::PullHandle;
 pub use pull::progress::{ImagePullProgress, LayerProgress, LayerStage};
 pub use transfer::BlobSource;

@@ -16,29 +16,25 @@ mod archive;
 #[cfg(feature = "build")]
 pub mod build;
 mod connection;
-mod digest;
 mod document;
 mod error;
 mod image_parts;
 mod images;
 mod platform;
 mod prune;
-mod reference;
-mod registry;
 mod store;
 mod unpack;
 
 pub use connection::{CallError, ContainerdConnection, with_deadline};
-pub use digest::Digest;
 pub use document::RunConfig;
 pub use error::Error;
 pub use images::{
     BlobSource, ImageInfo, ImagePart, ImagePullProgress, ImageStore, ImportOptions, ImportedName,
-    LAST_USE_INTERVAL, LayerProgress, LayerStage, ListedImage, PullHandle, PulledImage, ResolvedName,
+    LAST_USE_INTERVAL, LayerProgress, LayerStage, ListedImage, PullHandle, PulledImage,
 };
 pub use platform::native_architecture;
 pub use prune::{FilesystemUsage, PruneCandidate, PrunePolicy, PruneReason, plan_prune};
-pub use reference::{InvalidReference, Reference};
-pub use registry::{
-    InvalidAuthority, InvalidHost, RegistryCredentials, RegistryError, RegistryPolicy, RegistrySettings,
+pub use warren_registry::{
+    Digest, InvalidAuthority, InvalidHost, InvalidReference, Reference, RegistryCredentials, RegistryError,
+    RegistryPolicy, RegistrySettings,
 };

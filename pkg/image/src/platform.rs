@@ -87,8 +87,7 @@ fn amd64_level() -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::Digest;
-    use crate::document::OCI_MANIFEST;
+    use warren_registry::{Digest, OCI_MANIFEST};
 
     fn listed(names: &[&str]) -> Vec<Descriptor> {
         let descriptor = |name: &&str| {

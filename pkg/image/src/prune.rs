@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use warren_registry::Reference;
 use warren_types::Timestamp;
 
 use crate::images::{ImagePart, ListedImage};
-use crate::reference::Reference;
 
 /// When images are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,11 +11,10 @@ use containerd_client::services::v1 as api;
 use futures::StreamExt;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use tonic::metadata::{Ascii, MetadataValue};
+use warren_registry::{Digest, MAX_DOCUMENT};
 
 use crate::archive::Span;
 use crate::connection::{CallError, ContainerdConnection, with_deadline};
-use crate::digest::Digest;
-use crate::document::MAX_DOCUMENT;
 use crate::error::Error;
 
 mod ingest;

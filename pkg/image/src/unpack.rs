@@ -8,9 +8,9 @@ use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types;
 use futures::{Stream, StreamExt};
 use tonic::Status;
+use warren_registry::Digest;
 
 use crate::connection::{CallError, ContainerdConnection, with_deadline};
-use crate::digest::Digest;
 use crate::document::Descriptor;
 use crate::error::{Error, transfer_deadline};
 use crate::store::{Lease, RECORD_TIMEOUT, unique_name};

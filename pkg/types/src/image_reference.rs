@@ -2,6 +2,8 @@
 //!
 //! Source: the distribution project's reference specification.
 
+use std::net::Ipv4Addr;
+
 use crate::name::is_image_digest;
 
 /// The registry of a reference without a host.
@@ -97,6 +99,15 @@ pub fn check_domain(domain: &str) -> Result<(), &'static str> {
     }
 }
 
+/// Whether the registry is at an address of the loopback interface by its name: on each machine it is another one.
+/// Image names have no IPv6 addresses.
+pub fn is_loopback_registry(domain: &str) -> bool {
+    let host = domain.split(':').next().unwrap_or(domain).to_ascii_lowercase();
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || host.parse().is_ok_and(|ip: Ipv4Addr| ip.is_loopback())
+}
+
 fn check_path(path: &str) -> Result<(), &'static str> {
     if path.bytes().any(|b| b.is_ascii_uppercase()) {
         return Err("its path must be lower case");
@@ -134,6 +145,24 @@ mod tests {
         assert_eq!(parts("team/app:1"), ("docker.io", "team/app".into(), Some("1")));
         assert_eq!(parts("localhost:5000/a/b__c"), ("localhost:5000", "a/b__c".into(), None));
         assert_eq!(parts("GHCR.io/x:V1_"), ("GHCR.io", "x".into(), Some("V1_")));
+    }
+
+    #[test]
+    fn registries_on_loopback_are_recognised() {
+        for (domain, expected) in [
+            ("localhost:5000", true),
+            ("LOCALHOST", true),
+            ("registry.localhost:5000", true),
+            ("127.0.0.1:5000", true),
+            ("127.9.9.9", true),
+            ("0.0.0.0:5000", false),
+            ("docker.io", false),
+            ("localhost.example.com", false),
+            ("128.0.0.1:5000", false),
+            ("10.0.0.1", false),
+        ] {
+            assert_eq!(is_loopback_registry(domain), expected, "{domain}");
+        }
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, Secre
 pub use signal::Signal;
 pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
-    HealthCheck, HostEntry, HttpHeader, LifecycleHook, Limits, LogLimits, Mount, MountSource,
+    HealthCheck, HostEntry, HttpHeader, ImageResolver, LifecycleHook, Limits, LogLimits, Mount, MountSource,
     NetworkAttachment, NodeLabel, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe,
     Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp,
     SecretObjectMount, ServiceMode, ServiceSpec, Taint, TaintEffect, TaintSelector, TaskNetworkMode,

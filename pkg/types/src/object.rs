@@ -62,6 +62,9 @@ pub struct RolloutRecord {
     /// Why a rollout stopped: that of the current revision, after that of the one that was rolled back, if
     /// there is one. At most two.
     pub failures: Vec<RolloutFailure>,
+    /// Why managers do not know what the image of the current revision is, or why they use an earlier digest, as text;
+    /// empty if neither is the case.
+    pub image_reason: Arc<str>,
 }
 
 /// Which policy a rollout follows.

@@ -4,6 +4,7 @@
 mod administrator_fields;
 mod check;
 mod health;
+mod image;
 mod ingress;
 mod mode;
 mod network;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use check::is_host_name;
 pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
+pub use image::{AWAITS_IMAGE_PIN, IMAGE_NOT_RESOLVED, ImageResolver, PullPolicy};
 pub use mode::ServiceMode;
 pub use network::{DEFAULT_NETWORK, DnsSettings, MAX_NETWORKS, NetworkAttachment, TaskNetworkMode};
 pub use on_disconnect::{MAX_DISCONNECT_TIME, MIN_STOP_AFTER, OnDisconnect};
@@ -48,8 +50,7 @@ pub use taint::{
 };
 pub use task::{
     DEFAULT_DRAIN_DELAY, DEFAULT_PIDS_LIMIT, DEFAULT_STOP_GRACE, HostEntry, Limits, LogLimits,
-    MAX_PIDS_LIMIT, MAX_STOP_GRACE, MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, PullPolicy, TaskSpec,
-    WITHDRAWAL_TIMEOUT,
+    MAX_PIDS_LIMIT, MAX_STOP_GRACE, MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, TaskSpec, WITHDRAWAL_TIMEOUT,
 };
 
 pub use update::{

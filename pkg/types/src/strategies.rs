@@ -10,12 +10,12 @@ use crate::spec::{
 };
 use crate::{
     Bytes, Capability, Catalogue, CatalogueService, Device, DeviceAccess, DnsLabel, DnsSettings, Endpoint,
-    EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, LifecycleHook,
-    Limits, LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId, OnDisconnect, Parallelism,
-    Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy,
-    Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceName,
-    ServicePort, ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName,
-    UpdateOrder, UpdatePolicy,
+    EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, ImageResolver,
+    LifecycleHook, Limits, LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId,
+    OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode,
+    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount,
+    ServiceMode, ServiceName, ServicePort, ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec,
+    Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -242,9 +242,10 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
         secret_object_mounts("c"),
         option::of(health_checks()),
     );
+    let pulling = (select(PullPolicy::ALL.to_vec()), select(ImageResolver::ALL.to_vec()));
     let rights = (any::<[bool; 6]>(), capabilities(), capabilities(), seccomp, storage);
-    (image, select(PullPolicy::ALL.to_vec()), process, life, rest, rights).prop_map(
-        |(image, pull, process, life, rest, rights)| {
+    (image, pulling, process, life, rest, rights).prop_map(
+        |(image, (pull, resolve_image), process, life, rest, rights)| {
             let (command, args, env, workdir, user, groups, hostname, container_labels) = process;
             let (hosts, stop_signal, (drain_delay, stop_grace), restart, logs, on_disconnect, (network, dns)) = life;
             let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
@@ -262,6 +263,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
             TaskSpec {
                 image,
                 pull,
+                resolve_image,
                 command,
                 args,
                 env,

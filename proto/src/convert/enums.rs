@@ -1,6 +1,8 @@
 //! Enums.
 
-use warren_types::spec::{FailureAction, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder};
+use warren_types::spec::{
+    FailureAction, ImageResolver, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder,
+};
 use warren_types::{
     Availability, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCheckOutcome, NodeCondition,
     NodeRole, NodeStatus, PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState, UserRole,
@@ -60,6 +62,7 @@ enums! {
     Protocol { Tcp Udp Sctp } "tcp, udp or sctp";
     PublishMode { Host Ingress } "host or ingress";
     PullPolicy { Missing Always Never } "missing, always or never";
+    ImageResolver { Manager Worker } "manager or worker";
     RestartCondition { Any OnFailure None } "any, on-failure or none";
     Seccomp { Default Unconfined } "default or unconfined";
     SecretObjectKind { Secret Config Credential } "secret, config or credential";

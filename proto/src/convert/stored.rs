@@ -25,7 +25,9 @@ wire_structs! {
         number by number_or_zero
     } beside address_cursor;
     RolloutFailure as RolloutFailure { revision, task_id: task, slot, reason, at, outcome };
-    RolloutRecord as StoredRollout { good_revision, is_rollback: kind, resumed_at, updated, updated_at, failures };
+    RolloutRecord as StoredRollout {
+        good_revision, is_rollback: kind, resumed_at, updated, updated_at, failures, image_reason
+    };
     SecretObject as StoredSecretObject { id, kind, name, version, created_at, updated_at, labels, versions };
     LoginToken as StoredLoginToken { hash, expires_at, used_by };
     User as StoredUser { id, name, role, version, created_at, expires_at, login, keys by user_keys };

@@ -24,7 +24,8 @@ wire_structs! {
         limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj,
         privileged, cap_add, cap_drop, no_new_privileges, seccomp, devices, read_only, mounts, secrets, configs, health,
         restart by or_default, stop_after_ms: on_disconnect,
-        logs by or_default, network by or_default, dns by or_default, allow_metadata, post_start, pre_stop
+        logs by or_default, network by or_default, dns by or_default, allow_metadata, post_start, pre_stop,
+        resolve_image
     };
     DnsSettings as DnsSettings { servers, searches };
     NetworkAttachment as NetworkAttachment { network, aliases };

@@ -446,6 +446,7 @@ impl ClusterSimulation {
                 | StateChange::User(_)
                 | StateChange::Network(_)
                 | StateChange::Addresses
+                | StateChange::ImportedImages
                 | StateChange::Member(_) => {}
             }
         }

@@ -1,8 +1,9 @@
 //! Reports of a task for managers and users.
 
+use warren_types::spec::AWAITS_IMAGE_PIN;
 use warren_types::{
-    Bytes, DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, TaskId, TaskReport, TaskState,
-    Timestamp,
+    Bytes, DesiredTaskState, Health, ImageDigest, ImageResolver, TaskAssignment, TaskExit, TaskId,
+    TaskReport, TaskState, Timestamp,
 };
 
 use crate::attempt_history::AttemptPhase;
@@ -45,9 +46,10 @@ fn next_attempt(observed: &ObservedTask) -> Option<Timestamp> {
     }
 }
 
-/// The image digest on this node, as long as managers have not pinned one for the whole revision.
+/// The image digest on this node, if workers resolve the image and none is pinned for the whole revision.
 fn unresolved_image(desired: &TaskAssignment, observed: &ObservedTask) -> Option<ImageDigest> {
-    if desired.digest.is_some() || observed.history.terminal_state().is_some() {
+    let is_resolved_here = desired.spec.image_resolver() == ImageResolver::Worker;
+    if !is_resolved_here || desired.digest.is_some() || observed.history.terminal_state().is_some() {
         return None;
     }
     match (&observed.image, observed.container) {
@@ -229,9 +231,7 @@ fn preparing_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -
     };
     match &observed.image {
         ImageState::Pulling { progress: text } => text.clone(),
-        ImageState::Present(_) if resolved_digest(expected).is_none() => {
-            "waiting for the manager to pin the image digest".to_string()
-        }
+        ImageState::Present(_) if resolved_digest(expected).is_none() => AWAITS_IMAGE_PIN.to_string(),
         ImageState::Present(_) | ImageState::Unknown => String::new(),
     }
 }

@@ -14,7 +14,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use warren_image::{
     BlobSource, Digest, Error, ImagePullProgress, ImageStore, ImportedName, InvalidReference, ListedImage,
-    Reference, RegistryCredentials, ResolvedName,
+    Reference, RegistryCredentials,
 };
 use warren_types::{ImageDigest, PullPolicy, TaskAssignment, TaskId, Timestamp};
 
@@ -32,13 +32,6 @@ pub trait ImageSource: Send + Sync {
 
     /// Pulls an image from its registry with the given credentials.
     fn pull(&self, reference: &Reference, credentials: Option<RegistryCredentials>) -> ImagePull;
-
-    /// Asks the registry what the name stands for.
-    async fn resolve(
-        &self,
-        reference: &Reference,
-        credentials: Option<RegistryCredentials>,
-    ) -> Result<ResolvedName, Error>;
 
     /// Records a use of the image.
     async fn mark_used(&self, reference: &Reference, now: Timestamp) -> Result<(), Error>;
@@ -165,14 +158,6 @@ impl ImageSource for ImageStore {
         let pull = ImageStore::pull(self, reference, credentials);
         let progress = pull.progress();
         ImagePull { progress, result: async move { Ok(pull.outcome().await?.digest) }.boxed() }
-    }
-
-    async fn resolve(
-        &self,
-        reference: &Reference,
-        credentials: Option<RegistryCredentials>,
-    ) -> Result<ResolvedName, Error> {
-        ImageStore::resolve(self, reference, credentials).await
     }
 
     async fn mark_used(&self, reference: &Reference, now: Timestamp) -> Result<(), Error> {

@@ -169,17 +169,6 @@ impl OpenStreams {
                     log_end("prune", &id, respond(client, &id, QUEUE, work).await);
                 });
             }
-            Some(Purpose::ResolveImage(request)) => {
-                let place = acquire_slot(&mut self.queries, MAX_QUERIES, "queries")?;
-                place.spawn(async move {
-                    let stream_id = id.clone();
-                    let work = |out| async move {
-                        let StreamServices { image_gc, secret_fetcher, .. } = &*services;
-                        images::resolve(image_gc, &**secret_fetcher, &stream_id, &request, &out).await
-                    };
-                    log_end("resolve", &id, respond(client, &id, QUEUE, work).await);
-                });
-            }
             Some(Purpose::ListVolumes(request)) => {
                 let place = acquire_slot(&mut self.queries, MAX_QUERIES, "queries")?;
                 place.spawn(async move {

@@ -14,9 +14,9 @@ use std::time::Duration;
 use warren_proto::convert::replicas;
 use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE};
 use warren_types::{
-    Capability, Constraint, EnvVar, LifecycleHook, LogLimits, MilliCpu, MountSource, OnDisconnect,
-    PublishedPort, PullPolicy, Resources, RestartPolicy, Seccomp, SecretObjectMount, ServiceMode,
-    ServiceSpec, TaskNetworkMode, TaskSpec, Violations,
+    Capability, Constraint, EnvVar, ImageResolver, LifecycleHook, LogLimits, MilliCpu, MountSource,
+    OnDisconnect, PublishedPort, PullPolicy, Resources, RestartPolicy, Seccomp, SecretObjectMount,
+    ServiceMode, ServiceSpec, TaskNetworkMode, TaskSpec, Violations,
 };
 
 use crate::args::lists::{ListAdditions, ListRemovals, MountArgs};
@@ -194,6 +194,7 @@ impl SpecDraft {
         let ProcessFlags {
             image,
             pull,
+            resolve_image,
             command,
             arg,
             no_args,
@@ -217,6 +218,7 @@ impl SpecDraft {
             None => {}
         }
         emptied.set("--pull", pull, &mut task.pull, PullPolicy::default());
+        emptied.set("--resolve-image", resolve_image, &mut task.resolve_image, ImageResolver::default());
         emptied.set_words("--command", command, &mut task.command);
         emptied.set_words("--arg", arg, &mut task.args);
         if *no_args || !args.is_empty() {

@@ -10,10 +10,11 @@ use warren_core::State;
 use warren_core::state::ObjectKind;
 use warren_proto::convert::parse_field;
 use warren_proto::v1;
+use warren_proto::v1::open_stream::Purpose;
 use warren_store::problem::status_of;
-use warren_types::{CanonicalImage, NodeId, NodeStatus, TaskId};
+use warren_types::{CanonicalImage, ImageDigest, NodeId, NodeRole, NodeStatus, TaskId};
 
-use super::Api;
+use super::{Api, LIST_TIMEOUT};
 
 /// Timeout of the query to another manager; without a reply its nodes are left out.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -23,7 +24,53 @@ const MAX_SHOWN_HOLDERS: usize = 3;
 /// Nodes with the name and the digest of an image there.
 pub(super) type ImageHolders = BTreeMap<NodeId, v1::HeldImage>;
 
+/// Whether nodes have an imported image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImportHolders {
+    /// At least one has it.
+    Held,
+    /// None of those that are READY has it.
+    Gone,
+    /// These nodes do not say what they have, and no other has it.
+    Silent(Vec<String>),
+}
+
 impl Api {
+    /// Whether a READY node has the image. Those that did not report it are asked.
+    pub async fn import_holders(
+        &self,
+        state: &State,
+        image: &CanonicalImage,
+        digest: &ImageDigest,
+    ) -> ImportHolders {
+        let image = image.with_digest(digest);
+        if !self.image_holders(state, &image).await.is_empty() {
+            return ImportHolders::Held;
+        }
+        // What arrived a moment ago is not reported yet.
+        let ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
+        let ready: BTreeMap<NodeId, String> = ready.map(|node| (node.id, node.name.to_string())).collect();
+        let lists = self.query_images(ready, Purpose::ListImages(v1::ListImages {}), LIST_TIMEOUT).await;
+        let has_it = |list: &v1::NodeImages| {
+            list.images.iter().any(|held| image.matches(&held.reference, &held.digest))
+        };
+        if lists.iter().any(has_it) {
+            return ImportHolders::Held;
+        }
+        let silent = lists.into_iter().filter(|list| !list.error.is_empty()).map(|list| list.node);
+        let silent: Vec<String> = silent.take(MAX_SHOWN_HOLDERS).collect();
+        if silent.is_empty() { ImportHolders::Gone } else { ImportHolders::Silent(silent) }
+    }
+
+    /// The digest that the nodes of managers reported for the image; `None` if none has it, or they differ.
+    pub async fn digest_on_managers(&self, state: &State, image: &CanonicalImage) -> Option<ImageDigest> {
+        let holders = self.image_holders(state, image).await;
+        let is_manager = |id: &NodeId| state.node(id).is_some_and(|node| node.role == NodeRole::Manager);
+        let mut digests = holders.iter().filter(|(id, _)| is_manager(id)).map(|(_, held)| &held.digest);
+        let first = digests.next()?;
+        digests.all(|digest| digest == first).then(|| first.parse().ok())?
+    }
+
     /// The READY nodes that reported the image.
     pub(super) async fn image_holders(&self, state: &State, image: &CanonicalImage) -> ImageHolders {
         let mut queries = JoinSet::new();

@@ -1,72 +1,66 @@
-//! Asks a registry through a node what a name stands for.
+//! Asks a registry what a name stands for.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tokio_stream::StreamExt;
-use tonic::{Code, Status};
 use warren_core::State;
-use warren_proto::Problem;
-use warren_proto::v1;
-use warren_proto::v1::open_stream::Purpose;
-use warren_proto::v1::stream_frame::Frame;
-use warren_types::spec::UNVERIFIED_TAINT;
-use warren_types::{ImageDigest, ImageReference, NodeId, NodeRole};
+use warren_registry::{Reference, RegistryCredentials, ResolvedName};
+use warren_security::SecretObjectKey;
+use warren_session::secret_delivery::newest_credential;
+use warren_types::ImageReference;
+use warren_types::secret_object::{Login, registry_host};
 
 use super::Api;
 
-/// How long a worker may take to open the stream; part of the whole timeout.
-const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of one node: that of a client that waits is longer.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Nodes that are asked, one after the other, until one has an answer.
-const MAX_NODES: usize = 2;
+/// Timeout of the registry: that of a client that waits is longer.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why it is not known what a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResolveFailure {
+    /// A sentence.
+    pub reason: String,
+    /// The registry may have an answer later.
+    pub is_transient: bool,
+}
 
 impl Api {
-    /// The answer of the first node that has one. It decides what a service runs, so managers are asked first, and
-    /// nodes that were not verified are not.
-    pub(super) async fn resolve_image(
+    /// What the name of an image stands for in its registry now. This manager asks, with the credential of the cluster.
+    ///
+    /// # Errors
+    /// [`ResolveFailure`].
+    pub async fn resolve_image(
         &self,
         state: &State,
-        nodes: BTreeMap<NodeId, String>,
         image: &ImageReference,
-    ) -> Result<v1::ResolvedImage, Status> {
-        let is_verified = |id: &NodeId| {
-            state.node(id).is_some_and(|node| node.taints.iter().all(|taint| taint.key != UNVERIFIED_TAINT))
+    ) -> Result<ResolvedName, ResolveFailure> {
+        let permanent = |reason: String| ResolveFailure { reason, is_transient: false };
+        let reference = Reference::parse(image.as_str()).map_err(|error| permanent(error.to_string()))?;
+        let credentials = registry_credentials(state, &self.secret_object_key, image).map_err(permanent)?;
+        let late = |_| ResolveFailure {
+            reason: format!("its registry has no answer after {} s", RESOLVE_TIMEOUT.as_secs()),
+            is_transient: true,
         };
-        let mut nodes: Vec<(NodeId, String)> = nodes.into_iter().filter(|(id, _)| is_verified(id)).collect();
-        nodes.sort_by_key(|(id, _)| {
-            let is_manager = state.node(id).is_some_and(|node| node.role == NodeRole::Manager);
-            (!is_manager, self.registry.frame_sender(*id).is_none())
-        });
-        let expected = image.to_string().split_once('@').map(|(_, digest)| digest.to_owned());
-        let mut failures = Vec::new();
-        for (node, name) in nodes.into_iter().take(MAX_NODES) {
-            let late = |_| Err(format!("no reply within {} s", RESOLVE_TIMEOUT.as_secs()));
-            match timeout(RESOLVE_TIMEOUT, self.resolve_on(node, image)).await.unwrap_or_else(late) {
-                Ok(resolved) if expected.as_ref().is_some_and(|digest| *digest != resolved.digest) => {
-                    failures.push(format!("node {name}: it answered with another digest"));
-                }
-                Ok(resolved) => match resolved.digest.parse::<ImageDigest>() {
-                    Ok(_) => return Ok(resolved),
-                    Err(why) => failures.push(format!("node {name}: {why}")),
-                },
-                Err(why) => failures.push(format!("node {name}: {why}")),
-            }
-        }
-        let message = format!("image {image} was not resolved: {}", failures.join("; "));
-        Err(Problem::new(Code::FailedPrecondition, "IMAGE_NOT_RESOLVED", message).into())
+        let answer = timeout(RESOLVE_TIMEOUT, self.registries.resolve(&reference, credentials)).await;
+        answer
+            .map_err(late)?
+            .map_err(|error| ResolveFailure { is_transient: error.is_transient(), reason: error.to_string() })
     }
+}
 
-    async fn resolve_on(&self, node: NodeId, image: &ImageReference) -> Result<v1::ResolvedImage, String> {
-        let purpose = Purpose::ResolveImage(v1::ResolveImage { reference: image.to_string() });
-        let mut stream = self.open_stream(node, purpose, ATTACH_TIMEOUT).await?;
-        let message = stream.inbound.next().await.transpose();
-        match message.map_err(|status| status.message().to_owned())?.and_then(|frame| frame.frame) {
-            Some(Frame::Resolved(resolved)) => Ok(resolved),
-            Some(Frame::Error(why)) => Err(why),
-            Some(_) | None => Err("the worker closed the stream before its reply".to_owned()),
-        }
-    }
+/// The credential of the image's registry, if the cluster has one.
+fn registry_credentials(
+    state: &State,
+    secret_object_key: &SecretObjectKey,
+    image: &ImageReference,
+) -> Result<Option<RegistryCredentials>, String> {
+    let Some((object, _, sealed)) = newest_credential(state, image) else { return Ok(None) };
+    let plain = secret_object_key.open(object.id, sealed).map_err(|error| error.to_string())?;
+    let login = std::str::from_utf8(&plain).ok().and_then(|text| text.parse::<Login>().ok());
+    let unreadable = || {
+        let host = registry_host(image);
+        format!("the credential for {host} is invalid; `warren registry login {host}` replaces it")
+    };
+    let Login { user, password } = login.ok_or_else(unreadable)?;
+    Ok(Some(RegistryCredentials { user, password }))
 }

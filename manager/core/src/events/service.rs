@@ -21,6 +21,10 @@ impl Comparison<'_> {
             {
                 reason = failure_text(after, failure);
             }
+            let image = &after.rollout.image_reason;
+            if reason.is_empty() && *image != before.rollout.image_reason {
+                reason = image.to_string();
+            }
         }
         let found = ObjectEvent { reason: reason.into(), ..ObjectEvent::new(id, name, changes) };
         Some((ObjectKind::Service, action, found))

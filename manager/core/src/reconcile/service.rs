@@ -4,9 +4,12 @@
 //! slot, are on nodes that they must leave, or run an older revision.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use warren_types::{DesiredTaskState, Node, NodeId, Service, ServiceId, ServiceMode, TaskId, Timestamp};
+use warren_types::{
+    DesiredTaskState, Node, NodeId, Revision, Service, ServiceId, ServiceMode, TaskId, Timestamp,
+};
 
 use super::slot::{SlotContext, SlotPlan, SlotPlanner, needs_removal};
 use super::update::{self, NextStep};
@@ -37,14 +40,25 @@ pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> Recon
         let commands = std::iter::once(command).chain(rest.commands).collect();
         return ReconcilePlan { commands, ..rest };
     }
-    let mut plan = reconcile_tasks(state, service, now);
+    let held = held_service(state, service);
+    let planned = held.as_ref().unwrap_or(service);
+    let misplaced = misplaced::misplaced_tasks(state, planned);
+    let mut plan = reconcile_tasks(state, planned, misplaced.clone(), held.is_some(), now);
     plan.recheck_after = earliest(plan.recheck_after, recheck_after);
     // The removal of the last task that is replaced, or the start of a prepared one, completes the rollout.
-    let may_complete = plan.commands.iter().any(sets_desired_state) && !update::is_over(service);
-    let after = if may_complete { state_after(state, &plan.commands) } else { None };
+    let changes_tasks = plan.commands.iter().any(sets_desired_state);
+    let may_complete = changes_tasks && !update::is_over(service);
+    // A task that goes may make room on its node for one that had to leave it.
+    let may_fit = changes_tasks && planned.revision.placement.max_per_node.is_some() && !misplaced.is_empty();
+    let after = if may_complete || may_fit { state_after(state, &plan.commands) } else { None };
+    let stays = |after: &State, task: &TaskId| after.task(task).is_some_and(|task| task.is_live());
     if let Some(after) = after
         && let Some(service) = after.service(id)
-        && update::next_step(&after, service, now).step.is_some()
+        && (may_complete && update::next_step(&after, service, now).step.is_some()
+            || may_fit && {
+                let still = misplaced::misplaced_tasks(&after, planned);
+                misplaced.iter().any(|task| stays(&after, task) && !still.contains(task))
+            })
     {
         let rest = reconcile_service(&after, id, now);
         plan.commands.extend(rest.commands);
@@ -52,6 +66,16 @@ pub fn reconcile_service(state: &State, id: &ServiceId, now: Timestamp) -> Recon
         plan.pause = plan.pause.or(rest.pause);
     }
     plan
+}
+
+/// The service with the revision of its new tasks, if that is not the current one. Placement is always the current one.
+fn held_service(state: &State, service: &Service) -> Option<Service> {
+    let revision = state.new_task_revision(service);
+    (revision.number != service.revision.number).then(|| {
+        let placement = service.revision.placement.clone();
+        let revision = Arc::new(Revision { placement, ..(**revision).clone() });
+        Service { revision, ..service.clone() }
+    })
 }
 
 fn sets_desired_state(command: &Command) -> bool {
@@ -69,14 +93,20 @@ fn state_after(state: &State, commands: &[Command]) -> Option<State> {
 }
 
 /// The tasks of a service whose rollout needs no step now.
-fn reconcile_tasks(state: &State, service: &Service, now: Timestamp) -> ReconcilePlan {
+fn reconcile_tasks(
+    state: &State,
+    service: &Service,
+    misplaced: BTreeSet<TaskId>,
+    is_rollout_held: bool,
+    now: Timestamp,
+) -> ReconcilePlan {
     let slots = DesiredSlots::of(state, service);
     let mut draft = PlanBuilder::new(state, service);
     draft.remove_surplus(&slots);
     if service.removing {
         return draft.build(now);
     }
-    let planner = SlotPlanner::new(state, service, misplaced::misplaced_tasks(state, service), now);
+    let planner = SlotPlanner::new(state, service, misplaced, is_rollout_held, now);
     draft.parallelism = service.rollout_policy().parallelism.slots(state.desired_tasks(service));
     let settled = draft.reconcile_unsettled(&planner, &slots);
     draft.create_missing(&planner, &slots, &settled);

@@ -60,7 +60,7 @@ pub(super) struct SlotPlanner<'a> {
     misplaced: BTreeSet<TaskId>,
     /// The slots' tasks that are not live, oldest first.
     ended: BTreeMap<u32, SmallVec<[&'a Task; 4]>>,
-    /// The rollout is paused, so that no further task of an older revision is replaced.
+    /// The rollout is paused, or waits for its image, so that no further task of an older revision is replaced.
     is_rollout_stopped: bool,
     /// Slots whose new task failed, as the policy of the rollout tolerates. The rollout does not wait for them.
     tolerated_slots: BTreeSet<u32>,
@@ -82,7 +82,14 @@ pub(super) struct SlotContext<'s> {
 }
 
 impl<'a> SlotPlanner<'a> {
-    pub fn new(state: &'a State, service: &'a Service, misplaced: BTreeSet<TaskId>, now: Timestamp) -> Self {
+    /// `is_rollout_held`: the revision of `service` is an earlier one, since the image of the current one is not known.
+    pub fn new(
+        state: &'a State,
+        service: &'a Service,
+        misplaced: BTreeSet<TaskId>,
+        is_rollout_held: bool,
+        now: Timestamp,
+    ) -> Self {
         let current = &service.revision;
         let known = service.history.iter().chain([current]);
         let alike = known.filter(|known| is_equivalent(known, current)).map(|known| known.number).collect();
@@ -91,7 +98,7 @@ impl<'a> SlotPlanner<'a> {
             ended.entry(task.slot).or_default().push(task);
         }
         let behind = update::outdated_revisions(state, service).next().is_some();
-        let stopped = behind && service.rollout_failure().is_some();
+        let stopped = is_rollout_held || behind && service.rollout_failure().is_some();
         let tolerated = match behind && !stopped {
             true => update::failed_slots(state, service).into_keys().collect(),
             false => BTreeSet::new(),

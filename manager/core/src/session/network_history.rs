@@ -174,6 +174,7 @@ impl NetworkHistory {
                 | StateChange::SecretObject(_)
                 | StateChange::Volume(_)
                 | StateChange::Addresses
+                | StateChange::ImportedImages
                 | StateChange::Member(_) => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use warren_types::{DesiredTaskState, NodeId, Task, TaskReport, TaskState, TaskStatus};
 
-use crate::state::State;
+use crate::state::{ReportedImage, State, reported_image};
 
 /// What a manager does with a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +20,10 @@ pub fn report_use(state: &State, node: &NodeId, report: &TaskReport) -> ReportUs
     let Some(task) = state.task(&report.task).filter(|task| task.node == Some(*node)) else {
         return ReportUse::Ignore;
     };
-    let pins = report.image.is_some() && !is_pinned(state, task);
+    let image = report.image.as_ref();
+    let image = image.map_or(ReportedImage::Ignored, |image| reported_image(state, task, image));
     match is_duplicate(&task.observed, report) {
-        _ if pins => ReportUse::Store,
+        _ if image != ReportedImage::Ignored => ReportUse::Store,
         true => ReportUse::Ignore,
         false if must_replicate(task, report) => ReportUse::Store,
         false => ReportUse::Keep,
@@ -61,8 +62,7 @@ fn is_duplicate(stored: &TaskStatus, report: &TaskReport) -> bool {
     sent < have || (sent == have && words)
 }
 
-/// Whether the image digest of the task's revision is pinned. Until it is, all tasks wait for the first
-/// worker that resolves it.
+/// Whether the image digest of the task's revision is pinned. Until it is, no container of it is created.
 pub(super) fn is_pinned(state: &State, task: &Task) -> bool {
     let service = state.service(&task.id.service);
     service.is_some_and(|service| service.pins.contains_key(&task.revision.number))

@@ -5,6 +5,7 @@
 
 mod address;
 mod cluster;
+mod image;
 mod incarnation;
 mod member;
 mod network;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use warren_types::{LoginToken, Node, NodeId, Service, ServiceId, Task, TaskId, Timestamp, Token};
 
+pub(crate) use image::{ReportedImage, reported_image};
 pub(super) use network::{default_network, first_virtual_addresses};
 pub use revision::REVISION_HISTORY_LIMIT;
 
@@ -103,6 +105,9 @@ impl State {
                 service::remove(self, entry, *id, *version, *force)
             }
             Command::DeleteService { id, .. } => service::delete(self, entry, *id),
+            Command::RecordImport { image, digest, .. } => {
+                Ok(image::record_import(self, entry, image, digest.as_ref()))
+            }
             Command::CreateTasks { service, revision, slots, .. } => {
                 task::create(self, entry, *service, *revision, slots)
             }

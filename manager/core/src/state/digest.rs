@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
-    ClusterSettings, DataPlane, Health, Id, RareTaskFields, Revision, Service, Task, TaskExit, TaskId,
-    TaskStatus, TaskStatusDetails, VerificationSettings,
+    CanonicalImage, ClusterSettings, DataPlane, Health, Id, RareTaskFields, Revision, Service, Task,
+    TaskExit, TaskId, TaskStatus, TaskStatusDetails, VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use self::storage::secret_object_version;
-use super::{Cluster, State};
+use super::{Cluster, ImportedImage, State};
 
 pub(super) use self::node::{cursor, departed_manager, member, node, removed_node, token, user};
 pub(super) use self::storage::{network, secret_object, volume, withdrawn};
@@ -88,6 +88,7 @@ impl DigestSum {
         state.members().for_each(|held| sum.add(member(held)));
         state.removed_nodes.iter().for_each(|(node, index)| sum.add(removed_node(*node, *index)));
         state.departed_managers().for_each(|(manager, left)| sum.add(departed_manager(manager, left)));
+        state.imported_images().for_each(|(image, imported)| sum.add(imported_image(image, imported)));
         state.address_cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
         sum
     }
@@ -129,6 +130,7 @@ enum HashKind {
     Network = 22,
     Withdrawn = 23,
     User = 24,
+    ImportedImage = 25,
 }
 
 /// The cluster's settings.
@@ -180,6 +182,12 @@ fn verification_settings(settings: &VerificationSettings) -> u64 {
     let checks = list(checks.iter().map(|check| text(&check.to_string())));
     let timeout = [timeout.as_secs(), timeout.subsec_nanos().into()];
     list([u64::from(*enabled), u64::from(*remove_after), timeout[0], timeout[1], checks].into_iter())
+}
+
+/// An imported image.
+pub(super) fn imported_image(image: &CanonicalImage, imported: &ImportedImage) -> u64 {
+    let ImportedImage { digest, index } = imported;
+    hash([HashKind::ImportedImage as u64, text(&image.to_string()), text(digest.as_str()), *index])
 }
 
 /// All of a service.

@@ -13,7 +13,10 @@ use warren_types::{
 };
 
 use super::digest::DigestSum;
-use super::{MAX_TOKENS, MAX_USERS, REVISION_HISTORY_LIMIT, State, StateIndex, WithdrawnAddress, address};
+use super::{
+    MAX_IMPORTED_IMAGES, MAX_TOKENS, MAX_USERS, REVISION_HISTORY_LIMIT, State, StateIndex, WithdrawnAddress,
+    address,
+};
 
 /// An invariant that does not hold. Always a defect, never caused by a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +100,7 @@ impl State {
         self.check_users()?;
         self.check_members()?;
         self.check_secret_objects()?;
+        self.check_imported_images()?;
         let volumes = self.check_volumes()?;
         let mut slots: BTreeMap<_, u32> = BTreeMap::new();
         let (mut values, mut numbers) = (BTreeMap::new(), BTreeMap::new());
@@ -147,6 +151,13 @@ impl State {
             }
         }
         self.check_earlier_ports(&published)
+    }
+
+    fn check_imported_images(&self) -> Result<(), InvariantViolation> {
+        let count = self.imported_images.len();
+        ensure(count <= MAX_IMPORTED_IMAGES, || format!("{count} imported images are recorded"))?;
+        let later = self.imported_images().find(|(_, imported)| imported.index > self.applied.index);
+        ensure(later.is_none(), || format!("image {later:?} was imported by a later entry"))
     }
 
     /// Ports of tasks of earlier revisions still belong to their service.

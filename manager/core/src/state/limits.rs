@@ -8,6 +8,8 @@ use warren_types::{Timestamp, Token};
 pub const MAX_MEMBERS: usize = 16;
 /// How many removed nodes are recorded.
 pub const MAX_REMOVED_NODES: usize = 1024;
+/// How many names of imported images are recorded.
+pub const MAX_IMPORTED_IMAGES: usize = 4096;
 /// The most secret objects.
 pub const MAX_SECRET_OBJECTS: usize = 10_000;
 /// The most bytes of all of them, sealed, their kept versions too: snapshots contain them.

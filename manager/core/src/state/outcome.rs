@@ -103,6 +103,8 @@ pub enum StateChange {
     Network(NetworkId),
     /// Which addresses can be assigned again.
     Addresses,
+    /// What imports gave names of images.
+    ImportedImages,
     /// A manager.
     Member(MemberId),
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
-    ManagerId, Member, MemberId, Network, Node, NodeId, Revision, SecretObject, Service, ServiceId, Task,
-    Timestamp, Token, User, Volume,
+    CanonicalImage, ManagerId, Member, MemberId, Network, Node, NodeId, Revision, SecretObject, Service,
+    ServiceId, Task, Timestamp, Token, User, Volume,
 };
 
 use super::apply::{default_network, first_virtual_addresses};
 use super::digest::DigestSum;
 use super::{
-    AppliedIndex, Cluster, DepartedManager, InvariantViolation, State, StateIndex, Withdrawal,
+    AppliedIndex, Cluster, DepartedManager, ImportedImage, InvariantViolation, State, StateIndex, Withdrawal,
     WithdrawnAddress,
 };
 
@@ -56,6 +56,8 @@ pub struct StateParts {
     pub removed_nodes: Vec<(NodeId, u64)>,
     /// The most recently departed managers, by their id in the certificate.
     pub departed_managers: Vec<(ManagerId, DepartedManager)>,
+    /// The most recently imported images, by name.
+    pub imported_images: Vec<(CanonicalImage, ImportedImage)>,
 }
 
 impl State {
@@ -82,6 +84,10 @@ impl State {
             next_member_id: self.next_member_id,
             removed_nodes: self.removed_nodes.iter().map(|(node, index)| (*node, *index)).collect(),
             departed_managers: self.departed_managers().collect(),
+            imported_images: self
+                .imported_images()
+                .map(|(image, imported)| (image.clone(), imported.clone()))
+                .collect(),
         }
     }
 
@@ -106,6 +112,7 @@ impl State {
             next_member_id: parts.next_member_id,
             removed_nodes: parts.removed_nodes.into_iter().collect(),
             departed_managers: parts.departed_managers.into_iter().collect(),
+            imported_images: parts.imported_images.into_iter().collect(),
             subnet_cursor: parts.subnet_cursor,
             withdrawn: parts.withdrawn.into_iter().collect(),
             ..Self::default()

@@ -7,7 +7,7 @@ use warren_types::{Service, ServiceMode, Task, TaskState};
 use super::{Cause, Inquiry, Severity, count, listed};
 use crate::reconcile::uncreated_tasks;
 use crate::rollout::{Rollout, RolloutState, rollout};
-use crate::state::{intolerable_taints, is_final, meets_constraints};
+use crate::state::{awaits_managers, intolerable_taints, is_final, meets_constraints};
 
 /// The most different causes that are listed; more are counted.
 const MAX_CAUSES: usize = 10;
@@ -201,6 +201,15 @@ impl<'a> Inquiry<'a> {
                 Some(
                     Cause { since: failed_at, ..Cause::problem(code, sentence) }.evidence(why).action(action),
                 )
+            }
+            (None, Some(waits)) if awaits_managers(service) => {
+                let image = &service.revision.task.image;
+                let sentence = format!("managers do not know what image {image} of {name} is");
+                let cause = Cause::problem("image-not-resolved", sentence).since(service.revision.created_at);
+                Some(cause.evidence(waits).action(format!(
+                    "check name and tag of the image, and that managers reach its registry; or go back with \
+                     `warren service rollback {name}`"
+                )))
             }
             (None, Some(waits)) => {
                 let sentence =

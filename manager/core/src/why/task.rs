@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use warren_types::spec::IMAGE_NOT_RESOLVED;
 use warren_types::{
     DesiredTaskState, Health, NodeCondition, NodeStatus, RestartCondition, Service, Task, TaskExit, TaskState,
 };
@@ -115,6 +116,19 @@ impl<'a> Inquiry<'a> {
         }
         if let Some(cause) = self.restarting_task(task, name) {
             return cause;
+        }
+        if reason.starts_with(IMAGE_NOT_RESOLVED) {
+            let service = self.service_name(task);
+            return Cause::problem(
+                "image-not-resolved",
+                format!("managers do not know what the image of {name} is"),
+            )
+            .since(observed.since)
+            .evidence(reason)
+            .action(format!(
+                "check name and tag of the image, and that managers reach its registry; without one \
+                     `warren image import`, or `warren service update {service} --resolve-image worker`"
+            ));
         }
         let (since, ago) = (observed.since, self.ago(observed.since));
         let cause = match observed.state {

@@ -126,6 +126,7 @@ commands! {
     CreateNetwork { id, name, labels, internal, at }
     RemoveNetwork { id, at }
     ReleaseAddresses { term, acknowledged, at }
+    RecordImport { image, digest, at }
     RegisterMember { member_id: member, id, name, address, feature_level: level, at }
     JoinManager { hash, id, name, address, feature_level: level, at }
     UpdateMember { member_id: member, version, desired_suffrage, address, at }
@@ -160,6 +161,8 @@ fn new_task(wire: v1::NewTask) -> Result<NewTask, Violations> {
 fn wire_rollout_step(step: &RolloutStep) -> Step {
     match step {
         RolloutStep::Updated(updated) => Step::Updated(*updated),
+        RolloutStep::ImagePinned(digest) => Step::ImagePinned(digest.to_wire()),
+        RolloutStep::ImageUnresolved(reason) => Step::ImageUnresolved(reason.to_string()),
         RolloutStep::Completed => Step::Completed(v1::RolloutCompleted {}),
         RolloutStep::Failed(failure) => Step::Failed(failure.to_wire()),
     }
@@ -168,6 +171,8 @@ fn wire_rollout_step(step: &RolloutStep) -> Step {
 fn rollout_step(wire: Option<Step>) -> Result<RolloutStep, Violations> {
     match wire {
         Some(Step::Updated(updated)) => Ok(RolloutStep::Updated(updated)),
+        Some(Step::ImagePinned(digest)) => read_field("image_pinned", digest).map(RolloutStep::ImagePinned),
+        Some(Step::ImageUnresolved(reason)) => Ok(RolloutStep::ImageUnresolved(reason.into())),
         Some(Step::Completed(v1::RolloutCompleted {})) => Ok(RolloutStep::Completed),
         Some(Step::Failed(wire)) => read_field("failed", wire).map(RolloutStep::Failed),
         None => Err(Violation::new("step", "is missing").into()),

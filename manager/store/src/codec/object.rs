@@ -9,13 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use warren_core::state::{StateParts, Withdrawal, WithdrawnAddress};
+use warren_core::state::{ImportedImage, StateParts, Withdrawal, WithdrawnAddress};
 use warren_core::{AppliedIndex, Cluster, DepartedManager, State};
 use warren_proto::convert::{WireForm, or_default, read_field};
 use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
 use warren_proto::v1::stored_withdrawal::Item;
-use warren_types::{ClusterSettings, ManagerId, Node, Revision, ServiceId, Timestamp, Violation, Violations};
+use warren_types::{
+    CanonicalImage, ClusterSettings, ImageReference, ManagerId, Node, Revision, ServiceId, Timestamp,
+    Violation, Violations,
+};
 
 use self::service::{service, stored_service};
 use self::task::{stored_task, task};
@@ -152,6 +155,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         next_member_id: parts.next_member_id,
         removed_nodes: parts.removed_nodes.iter().map(|(node, index)| (node.to_string(), *index)).collect(),
         departed_managers: parts.departed_managers.iter().map(stored_departed).collect(),
+        imported_images: parts.imported_images.iter().map(stored_import).collect(),
         ..v1::StoredCluster::default()
     };
     if let Some(cluster) = &parts.cluster {
@@ -199,6 +203,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
     let removed = |(node, index)| Ok((read_field("cluster.removed_nodes", node)?, index));
     let removed_nodes = stored.removed_nodes.into_iter().map(removed).collect::<Result<_, Violations>>()?;
     let departed = stored.departed_managers.into_iter().map(departed).collect::<Result<_, _>>()?;
+    let imported_images = stored.imported_images.into_iter().map(import).collect::<Result<_, _>>()?;
     let withdrawn = stored.withdrawn.into_iter().map(withdrawal).collect::<Result<_, _>>()?;
     Ok(StateParts {
         applied: AppliedIndex { term: stored.applied_term, index: stored.applied_index },
@@ -220,6 +225,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
         next_member_id: stored.next_member_id,
         removed_nodes,
         departed_managers: departed,
+        imported_images,
     })
 }
 
@@ -231,6 +237,18 @@ fn stored_departed((manager, departed): &(ManagerId, DepartedManager)) -> v1::St
 fn departed(stored: v1::StoredDepartedManager) -> Result<(ManagerId, DepartedManager), Violations> {
     let v1::StoredDepartedManager { id, member_id: member, index } = stored;
     Ok((read_field("cluster.departed_managers", id)?, DepartedManager { member, index }))
+}
+
+fn stored_import((image, imported): &(CanonicalImage, ImportedImage)) -> v1::StoredImportedImage {
+    let ImportedImage { digest, index } = imported;
+    v1::StoredImportedImage { image: image.to_string(), digest: digest.to_wire(), index: *index }
+}
+
+fn import(stored: v1::StoredImportedImage) -> Result<(CanonicalImage, ImportedImage), Violations> {
+    let v1::StoredImportedImage { image, digest, index } = stored;
+    let image: ImageReference = read_field("cluster.imported_images.image", image)?;
+    let digest = read_field("cluster.imported_images.digest", digest)?;
+    Ok((CanonicalImage::of(&image), ImportedImage { digest, index }))
 }
 
 fn stored_withdrawal((item, withdrawal): &(WithdrawnAddress, Withdrawal)) -> v1::StoredWithdrawal {

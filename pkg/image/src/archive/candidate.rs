@@ -1,10 +1,10 @@
 //! One image of an archive: its documents in memory, its layers as spans of the archive.
 
-use crate::digest::Digest;
+use warren_registry::{Digest, Reference};
+
 use crate::document::{Descriptor, ImageConfiguration, ImageManifest};
 use crate::error::Error;
 use crate::image_parts::ImageParts;
-use crate::reference::Reference;
 
 use super::{IndexedArchive, Span, parse};
 

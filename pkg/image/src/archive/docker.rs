@@ -6,14 +6,12 @@
 use std::os::unix::fs::FileExt;
 
 use sha2::{Digest as _, Sha256};
+use warren_registry::{Digest, OCI_MANIFEST, Reference};
 
-use crate::digest::Digest;
 use crate::document::{
-    Descriptor, DockerSaveEntry, ImageConfiguration, ImageManifest, OCI_CONFIG, OCI_LAYER_GZIP,
-    OCI_LAYER_TAR, OCI_MANIFEST,
+    Descriptor, DockerSaveEntry, ImageConfiguration, ImageManifest, OCI_CONFIG, OCI_LAYER_GZIP, OCI_LAYER_TAR,
 };
 use crate::error::Error;
-use crate::reference::Reference;
 
 use super::{CHUNK, GZIP_MAGIC, ImageCandidate, IndexedArchive, Span, ZSTD_MAGIC, parse};
 

@@ -4,10 +4,11 @@
 //! write the whole reference into `io.containerd.image.name`; `org.opencontainers.image.ref.name` is a tag
 //! or a reference.
 
+use warren_registry::Reference;
+
 use crate::document::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use crate::error::Error;
 use crate::platform::HostPlatform;
-use crate::reference::Reference;
 
 use super::candidate::{ImageCandidate, read_blob};
 use super::{IndexedArchive, parse};

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use futures::channel::mpsc;
 use futures::{Stream, TryStreamExt};
+use warren_registry::Digest;
 
 use super::ImageStore;
-use crate::digest::Digest;
 use crate::error::Error;
 use crate::image_parts::ImageParts;
 use crate::store::Lease;

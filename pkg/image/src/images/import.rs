@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use futures::stream;
 use tokio::io::AsyncRead;
+use warren_registry::{Digest, Reference};
 
 use super::ImageStore;
 use crate::archive::{ImageCandidate, IndexedArchive, spool};
-use crate::digest::Digest;
 use crate::error::Error;
-use crate::reference::Reference;
 use crate::store::Lease;
 
 /// Spool directory, size limit and image name of an import.

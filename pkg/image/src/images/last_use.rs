@@ -6,12 +6,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use warren_registry::Reference;
 use warren_types::Timestamp;
 
 use super::ImageStore;
 use super::record::ImageRecord;
 use crate::error::Error;
-use crate::reference::Reference;
 
 /// Minimum interval between writes of the last use of one image. The label may lag by this.
 pub const LAST_USE_INTERVAL: Duration = Duration::from_secs(3600);

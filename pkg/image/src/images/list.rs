@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use warren_registry::{Digest, Reference};
 use warren_types::Timestamp;
 
 use super::ImageStore;
 use super::record::ImageRecord;
-use crate::digest::Digest;
 use crate::document::Descriptor;
 use crate::error::Error;
-use crate::reference::Reference;
 
 /// Limit of cached sizes; at the limit the cache is cleared and filled again.
 const MAX_CACHED_SIZES: usize = 16_384;

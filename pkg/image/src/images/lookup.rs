@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use futures::stream;
+use warren_registry::{Digest, Reference};
 
 use super::ImageStore;
-use crate::digest::Digest;
 use crate::document::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, RunConfig};
 use crate::error::Error;
 use crate::platform::HostPlatform;
-use crate::reference::Reference;
 use crate::store::Lease;
 
 /// Limit of parsed images in memory; the cache is cleared at the limit.

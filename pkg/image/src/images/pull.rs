@@ -13,18 +13,15 @@ mod resolve;
 
 use std::collections::HashMap;
 
+use warren_registry::{AttemptFailure, Digest, Reference, RegistryError, Repository, RetryCounter};
+
 use super::ImageStore;
-use crate::digest::Digest;
 use crate::document::Descriptor;
 use crate::error::Error;
-use crate::reference::Reference;
-use crate::registry::{AttemptFailure, RegistryError, Repository, RetryCounter};
 use crate::store::Lease;
 
 use progress::ProgressSender;
 use resolve::ResolvedImage;
-
-pub use remote_digest::ResolvedName;
 
 pub(super) const REF_MANIFEST: &str = "containerd.io/gc.ref.content.m.0";
 

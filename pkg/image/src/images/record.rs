@@ -4,14 +4,13 @@ use std::collections::HashMap;
 
 use containerd_client::services::v1 as api;
 use containerd_client::types;
+use warren_registry::{Digest, Reference};
 use warren_types::Timestamp;
 
 use super::ImageStore;
 use crate::connection::{CallError, with_deadline};
-use crate::digest::Digest;
 use crate::document::Descriptor;
 use crate::error::Error;
-use crate::reference::Reference;
 use crate::store::{COLLECT_TIMEOUT, RECORD_TIMEOUT};
 
 /// A record may appear or disappear between two calls; this many attempts are made.

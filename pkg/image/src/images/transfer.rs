@@ -7,18 +7,15 @@ use containerd_client::services::v1 as api;
 use futures::{Stream, StreamExt, stream};
 use serde::de::DeserializeOwned;
 use tonic::async_trait;
+use warren_registry::{Digest, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST, Reference};
 
 use super::import::ImportedName;
 use super::pull::REF_MANIFEST;
 use super::{DEFAULT_SIZE_LIMIT, ImageStore};
-use crate::digest::Digest;
-use crate::document::{
-    Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST,
-};
+use crate::document::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use crate::error::Error;
 use crate::image_parts::ImageParts;
 use crate::platform::HostPlatform;
-use crate::reference::Reference;
 use crate::store::{IngestTarget, Lease};
 
 /// Smallest chunk that is written to the store, except for the last one of a blob.

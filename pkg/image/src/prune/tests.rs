@@ -1,5 +1,6 @@
+use warren_registry::Digest;
+
 use super::*;
-use crate::digest::Digest;
 
 const DAY: u64 = 86_400_000;
 const NOW: Timestamp = Timestamp(1000 * DAY);

@@ -13,10 +13,10 @@ use futures::{SinkExt, StreamExt};
 use tokio::sync::{OwnedRwLockReadGuard, mpsc};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
+use warren_registry::Digest;
 
 use super::{ContentStore, Lease, unique_name};
 use crate::connection::CallError;
-use crate::digest::Digest;
 use crate::error::Error;
 
 /// A longer wait means a hung disk.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use warren_image::{Digest, Error, Reference};
+use warren_registry::ResolveNames;
 use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::registry::TestRegistry;
 
@@ -20,17 +21,17 @@ async fn digest_reference_gives_same_image_on_every_node() {
     let (first, second, registry) = (ImageFixture::start(), ImageFixture::start(), TestRegistry::start());
     let name = registry.push("team/web", "1", &image_with_note("warren.local/web:1", "first").oci_archive());
     let tag: Reference = name.parse().unwrap();
-    let old = first.images.resolve(&tag, None).await.unwrap().digest;
+    let old = first.registries.resolve(&tag, None).await.unwrap().digest;
     assert!(first.stored_objects().is_empty(), "nothing is fetched to know a digest");
     assert_eq!(first.pull(&name).await.unwrap().digest, old);
     registry.push("team/web", "1", &image_with_note("warren.local/web:1", "second").oci_archive());
-    let new = first.images.resolve(&tag, None).await.unwrap().digest;
+    let new = first.registries.resolve(&tag, None).await.unwrap().digest;
     assert_ne!(new, old);
 
     // The other node never pulled the previous target of the tag.
     let pinned = tag.with_digest(&old);
     assert_eq!(second.images.get(&pinned).await.unwrap(), None);
-    assert_eq!(second.images.resolve(&pinned, None).await.unwrap().digest, old);
+    assert_eq!(second.registries.resolve(&pinned, None).await.unwrap().digest, old);
     let pulled = second.images.pull(&pinned, None).outcome().await.unwrap();
     assert_eq!((&pulled.digest, &pulled.reference), (&old, &pinned.canonical()));
     assert_eq!(second.run_output(&pulled.reference.to_string(), &["cat", "/note"]), "first");
@@ -137,10 +138,10 @@ async fn missing_digest_header_falls_back_to_manifest() {
     let name = format!("{}/x:1", server.host());
     let tag: Reference = name.parse().unwrap();
     let first = world.pull(&name).await.unwrap();
-    assert_eq!(world.images.resolve(&tag, None).await.unwrap().digest, first.digest);
+    assert_eq!(world.registries.resolve(&tag, None).await.unwrap().digest, first.digest);
     assert_eq!(world.pull(&name).await.unwrap(), first);
     changed.store(true, Ordering::SeqCst);
-    let second = world.images.resolve(&tag, None).await.unwrap().digest;
+    let second = world.registries.resolve(&tag, None).await.unwrap().digest;
     assert_ne!(second, first.digest);
     assert_eq!(world.pull(&name).await.unwrap().digest, second);
     assert_eq!(server.requests("blobs").len(), 4, "a configuration and a layer of each");
@@ -158,7 +159,7 @@ async fn false_digest_is_rejected() {
     });
     let server = server.await;
     let tag: Reference = format!("{}/x:1", server.host()).parse().unwrap();
-    let resolved = world.images.resolve(&tag, None).await.unwrap();
+    let resolved = world.registries.resolve(&tag, None).await.unwrap();
     assert_ne!(resolved.digest, lie, "the digest is that of the manifest, whatever the registry says");
     let error = world.images.pull(&tag.with_digest(&lie), None).outcome().await.unwrap_err();
     assert!(matches!(error, Error::DigestMismatch { .. }), "{error}");

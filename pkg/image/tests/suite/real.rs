@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use warren_image::{Error, LayerStage, Reference, RegistryCredentials, RegistryError, native_architecture};
+use warren_registry::ResolveNames;
 use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::registry::{PASSWORD, TestRegistry, USER};
 
@@ -215,14 +216,14 @@ async fn private_registry_accepts_credentials() {
     world.assert_nothing().await;
     let pulled = world.pull_as(&name, as_user(USER, PASSWORD)).await.unwrap();
     let reference = Reference::parse(&name).unwrap();
-    let error = world.images.resolve(&reference, as_user(USER, "wrong")).await.unwrap_err();
-    assert!(matches!(&error, Error::Registry(RegistryError::Denied { .. })), "{error}");
+    let error = world.registries.resolve(&reference, as_user(USER, "wrong")).await.unwrap_err();
+    assert!(matches!(&error, RegistryError::Denied { .. }), "{error}");
 
     // A node with credentials for this registry needs none in the pull.
     let mut registries = crate::world::registries();
     registries.set_credentials(&registry.host(), as_user(USER, PASSWORD).unwrap()).unwrap();
     let world = ImageFixture::with(registries);
-    assert_eq!(world.images.resolve(&reference, None).await.unwrap().digest, pulled.digest);
+    assert_eq!(world.registries.resolve(&reference, None).await.unwrap().digest, pulled.digest);
     assert_eq!(world.pull(&name).await.unwrap(), pulled);
     world.pull_as(&name, as_user(USER, "wrong")).await.expect_err("what a pull says counts more");
 }

@@ -9,6 +9,7 @@ use warren_image::{
     ContainerdConnection, Error, ImageStore, ImportOptions, ImportedName, PulledImage, Reference,
     RegistryCredentials, RegistryPolicy, RegistrySettings,
 };
+use warren_registry::RegistryClients;
 use warren_testkit::containerd::TestContainerd;
 use warren_testkit::image::PackedImage;
 use warren_testkit::process::ChildProcess;
@@ -21,6 +22,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// A store without images.
 pub struct ImageFixture {
     pub images: ImageStore,
+    pub registries: RegistryClients,
     containerd: TestContainerd,
     root: PathBuf,
 }
@@ -61,7 +63,8 @@ impl ImageFixture {
     }
 
     fn new(containerd: TestContainerd, root: PathBuf, registries: RegistrySettings) -> Self {
-        Self { images: images(&containerd, NAMESPACE).with_registries(registries), containerd, root }
+        let images = images(&containerd, NAMESPACE).with_registries(registries.clone());
+        Self { images, registries: RegistryClients::new(registries), containerd, root }
     }
 
     /// The same images with the state of a freshly started agent.

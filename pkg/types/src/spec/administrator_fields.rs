@@ -8,6 +8,7 @@ impl ServiceSpec {
         let TaskSpec {
             image: _,
             pull: _,
+            resolve_image: _,
             command: _,
             args: _,
             env: _,

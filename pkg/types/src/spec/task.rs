@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{check_count, is_default, is_host_name};
 use super::health::HealthCheck;
+use super::image::{ImageResolver, PullPolicy};
 use super::network::{DnsSettings, TaskNetworkMode};
 use super::on_disconnect::OnDisconnect;
 use super::process::{
@@ -18,7 +19,8 @@ use super::security::{Capability, Device, Seccomp, Ulimit};
 use super::storage::{MAX_MOUNTS, Mount, MountSource};
 use super::sysctl::sysctl_fault;
 use super::{RestartPolicy, validate_labels_at};
-use crate::image_reference::split_reference;
+use crate::image_reference::{is_loopback_registry, split_reference};
+use crate::secret_object::registry_host;
 use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
 
 /// runc does not start a container with less memory than this.
@@ -59,6 +61,9 @@ pub struct TaskSpec {
     /// When the image is pulled.
     #[serde(default)]
     pub pull: PullPolicy,
+    /// Who decides which digest the tag of the image stands for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub resolve_image: ImageResolver,
     /// Replaces the image's ENTRYPOINT. The image's CMD is then dropped too, as in Docker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
@@ -198,42 +203,6 @@ fn default_stop_grace() -> Duration {
     DEFAULT_STOP_GRACE
 }
 
-/// When an image is pulled from its registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum PullPolicy {
-    /// If the node does not have it.
-    #[default]
-    Missing,
-    /// For every new revision, so that it gets the current image of a tag.
-    Always,
-    /// Never: if the node does not have it, the task is rejected there.
-    Never,
-}
-
-impl PullPolicy {
-    /// All values.
-    pub const ALL: [Self; 3] = [Self::Missing, Self::Always, Self::Never];
-
-    /// As in files and flags: `missing`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Always => "always",
-            Self::Never => "never",
-        }
-    }
-}
-
-impl std::str::FromStr for PullPolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|policy| policy.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is not a pull policy; give missing, always or never"))
-    }
-}
-
 /// A line of `/etc/hosts`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -282,11 +251,21 @@ impl TaskSpec {
         self.mounts.iter().any(writes)
     }
 
+    /// Who decides which digest the tag of the image stands for. Not managers if nodes must not ask a registry, or if
+    /// the registry is another one on each machine.
+    pub fn image_resolver(&self) -> ImageResolver {
+        match is_loopback_registry(&registry_host(&self.image)) || self.pull == PullPolicy::Never {
+            true => ImageResolver::Worker,
+            false => self.resolve_image,
+        }
+    }
+
     /// A task of `image` with defaults for everything else.
     pub fn new(image: ImageReference) -> Self {
         Self {
             image,
             pull: PullPolicy::default(),
+            resolve_image: ImageResolver::default(),
             command: None,
             args: None,
             env: Vec::new(),
@@ -536,6 +515,23 @@ mod tests {
             task.on_disconnect = OnDisconnect::StopAfter(stop_after);
             task.stop_grace = grace;
             assert_eq!(task.self_stop_delay(), secs(expected));
+        }
+    }
+
+    #[test]
+    fn workers_resolve_what_managers_must_not_ask_for() {
+        for (image, pull, asked, expected) in [
+            ("web:1", PullPolicy::Missing, ImageResolver::Manager, ImageResolver::Manager),
+            ("web:1", PullPolicy::Always, ImageResolver::Manager, ImageResolver::Manager),
+            ("web:1", PullPolicy::Missing, ImageResolver::Worker, ImageResolver::Worker),
+            ("web:1", PullPolicy::Never, ImageResolver::Manager, ImageResolver::Worker),
+            ("localhost:5000/web:1", PullPolicy::Always, ImageResolver::Manager, ImageResolver::Worker),
+            ("127.0.0.1:5000/web:1", PullPolicy::Missing, ImageResolver::Manager, ImageResolver::Worker),
+            ("10.0.0.1:5000/web:1", PullPolicy::Missing, ImageResolver::Manager, ImageResolver::Manager),
+        ] {
+            let mut task = TaskSpec::new(image.parse().unwrap());
+            (task.pull, task.resolve_image) = (pull, asked);
+            assert_eq!(task.image_resolver(), expected, "{image} {pull:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A whole manager, used by the client crate over TCP with mutual TLS.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -10,6 +11,7 @@ use tokio::runtime::Runtime;
 use warren_client::{Client, ClientIdentity, ClientTarget, PrivateKeyPem};
 use warren_log::LogEngine;
 use warren_manager::{Manager, ManagerConfig};
+use warren_registry::{RegistryClients, RegistrySettings};
 use warren_types::{Id, ServiceId};
 
 use super::driver::spec;
@@ -45,6 +47,7 @@ impl ApiBenchmark {
             log_engine: engine,
             is_data_loss_accepted: false,
             docker: Default::default(),
+            registries: Arc::new(RegistryClients::new(RegistrySettings::default())),
         };
         let manager = runtime.block_on(Manager::start(config, true))?;
         let identity = ClientIdentity {

@@ -11,7 +11,9 @@ use warren_core::{Command, FEATURE_LEVEL};
 use warren_log::{DataDir, LogEngine, LogOwner};
 use warren_store::Store;
 use warren_store::raft::open::{GroupConfig, ReplicaTuning, open_store};
-use warren_types::{ClusterId, Id, ManagerId, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp};
+use warren_types::{
+    ClusterId, Id, ImageResolver, ManagerId, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
+};
 
 use super::{CommitBenchmark, CommitSample, SPAN, WRITERS};
 
@@ -107,7 +109,8 @@ fn service(writer: usize) -> ServiceId {
 
 /// A minimal service.
 pub fn spec(name: &str) -> anyhow::Result<ServiceSpec> {
-    let task = TaskSpec::new("web:1".parse().context("an image's reference")?);
+    let mut task = TaskSpec::new("web:1".parse().context("an image's reference")?);
+    task.resolve_image = ImageResolver::Worker;
     Ok(ServiceSpec {
         mode: ServiceMode::Replicated { replicas: 0 },
         ..ServiceSpec::new(name.parse().context("a service's name")?, task)

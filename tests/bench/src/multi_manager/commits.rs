@@ -115,7 +115,11 @@ fn spec() -> v1::ServiceSpec {
     v1::ServiceSpec {
         name: format!("s-{}", new_id()),
         mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 0 })),
-        task: Some(v1::TaskSpec { image: "web:1".into(), ..Default::default() }),
+        task: Some(v1::TaskSpec {
+            image: "web:1".into(),
+            resolve_image: v1::ImageResolver::Worker.into(),
+            ..Default::default()
+        }),
         ..Default::default()
     }
 }

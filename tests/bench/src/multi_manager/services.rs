@@ -36,7 +36,11 @@ pub async fn create(services: &mut ServicesClient<Channel>, replicas: u32) -> an
     let spec = v1::ServiceSpec {
         name: format!("s-{id}"),
         mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: replicas.into() })),
-        task: Some(v1::TaskSpec { image: "web:1".into(), ..Default::default() }),
+        task: Some(v1::TaskSpec {
+            image: "web:1".into(),
+            resolve_image: v1::ImageResolver::Worker.into(),
+            ..Default::default()
+        }),
         ..Default::default()
     };
     services

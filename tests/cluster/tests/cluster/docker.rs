@@ -99,16 +99,6 @@ fn process() -> v1::ContainerProcess {
     }
 }
 
-/// What the registry says of every image but one.
-fn resolved() -> v1::ResolvedImage {
-    v1::ResolvedImage {
-        reference: image().reference,
-        digest: DIGEST.into(),
-        media_type: "application/vnd.oci.image.index.v1+json".to_owned(),
-        size_bytes: 1234,
-    }
-}
-
 /// The image of the worker.
 fn image() -> v1::ImageInfo {
     let reference = "docker.io/library/nginx:1.27".to_owned();
@@ -150,12 +140,6 @@ async fn run_worker(world: &ManagerFixture) -> JoinHandle<()> {
                     tokio::spawn(stream.wait_closed());
                     continue;
                 }
-                Some(Purpose::ResolveImage(asked)) if asked.reference.ends_with("missing:1") => {
-                    stream.send(Frame::Error("the registry does not know it".into())).await;
-                    tokio::spawn(stream.wait_closed());
-                    continue;
-                }
-                Some(Purpose::ResolveImage(_)) => stream.send(Frame::Resolved(resolved())).await,
                 Some(Purpose::PullImage(_)) => stream.send(Frame::Imported(imported())).await,
                 Some(Purpose::ImportImage(_)) if stream.archive().await == Some(motd()) => {
                     stream.send(Frame::Imported(imported())).await;

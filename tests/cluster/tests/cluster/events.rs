@@ -12,7 +12,7 @@ use warren_testkit::wait::eventually_async;
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::worker::{ScriptedWorker, report};
 
-async fn listed(
+pub async fn listed(
     client: &Client,
     query: EventQuery,
 ) -> Result<(v1::EventsBegin, Vec<(u64, v1::ClusterEvent)>), Error> {
@@ -27,7 +27,7 @@ async fn listed(
     Ok((begin, found))
 }
 
-fn of(kind: &str, reference: &str) -> EventQuery {
+pub fn of(kind: &str, reference: &str) -> EventQuery {
     EventQuery { kind: kind.into(), reference: reference.into(), ..EventQuery::default() }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rand::RngExt;
@@ -19,11 +20,12 @@ use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
 use warren_testkit::wait::eventually_async;
 use warren_types::{
-    Bytes, Id, MilliCpu, NodeDescription, Resources, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
-    UpdatePolicy, UserId, UserRole,
+    Bytes, Id, ImageResolver, MilliCpu, NodeDescription, Resources, ServiceId, ServiceMode, ServiceSpec,
+    TaskSpec, UpdatePolicy, UserId, UserRole,
 };
 
 use crate::dial;
+use crate::fake_registry::FakeRegistry;
 
 /// For anything that a test waits for.
 pub const WAIT_DEADLINE: Duration = Duration::from_secs(30);
@@ -96,6 +98,7 @@ impl ManagerFixture {
                 socket: Some(self.docker_socket()),
                 listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             },
+            registries: Arc::new(FakeRegistry),
         }
     }
 
@@ -244,14 +247,16 @@ pub fn new_id() -> ServiceId {
     ServiceId(Id(rand::rng().random()))
 }
 
-/// A service whose tasks count as ready immediately.
+/// A service whose tasks count as ready immediately, and whose image is resolved by workers.
 pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
+    let mut task = TaskSpec::new("web:1".parse().unwrap());
+    task.resolve_image = ImageResolver::Worker;
     let immediately = UpdatePolicy { monitor: Duration::ZERO, ..UpdatePolicy::default() };
     ServiceSpec {
         mode: ServiceMode::Replicated { replicas },
         update: immediately,
         rollback: immediately,
-        ..ServiceSpec::new(name.parse().unwrap(), TaskSpec::new("web:1".parse().unwrap()))
+        ..ServiceSpec::new(name.parse().unwrap(), task)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Image transfers through a manager, and every point where they can fail.
 
+use std::collections::BTreeMap;
+
 use warren_client::{Error, PullOptions};
 use warren_proto::v1;
 use warren_proto::v1::images_client::ImagesClient;
@@ -8,14 +10,47 @@ use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::pull_progress::Event as Pulled;
 use warren_proto::v1::stream_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as Say;
+use warren_testkit::wait::eventually_async;
+use warren_types::spec::AWAITS_IMAGE_PIN;
+use warren_types::{ImageResolver, ServiceMode};
 
+use crate::events::{listed, of};
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::joining::joined;
-use crate::worker::{DIGEST, ScriptedStream, ScriptedWorker};
+use crate::worker::{DIGEST, ScriptedStream, ScriptedWorker, report};
 
 /// More than all the buffers on the way hold.
 fn archive() -> Vec<u8> {
     (0..8u32 << 20).map(|n| (n / 7) as u8).collect()
+}
+
+/// An OCI layout with one image, of that name and [`DIGEST`].
+fn oci_archive(name: &str) -> Vec<u8> {
+    let manifest = serde_json::json!({
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "digest": DIGEST,
+        "size": 7,
+        "annotations": { "io.containerd.image.name": name },
+    });
+    let index = serde_json::json!({ "manifests": [manifest] }).to_string();
+    let mut header = tar::Header::new_ustar();
+    header.set_size(index.len() as u64);
+    header.set_mode(0o644);
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append_data(&mut header, "index.json", index.as_bytes()).unwrap();
+    archive.into_inner().unwrap()
+}
+
+/// Serves an import, after which the worker says that it imported `images`.
+async fn serve_import(worker: &mut ScriptedWorker, images: &[&str]) {
+    let mut stream = worker.attach().await;
+    stream.archive().await;
+    for reference in images {
+        let (reference, digest) = ((*reference).to_owned(), DIGEST.to_owned());
+        stream.send(Frame::Imported(v1::ImportedImageFrame { reference, digest, size_bytes: 7 })).await;
+    }
+    stream.send(Frame::Done(v1::StreamDone {})).await;
+    stream.wait_closed().await;
 }
 
 /// All events of an import.
@@ -333,4 +368,148 @@ async fn node_gets_holders_of_images_of_its_own_tasks() {
     assert_eq!((found.nodes, found.this_node.as_str()), (vec!["n1".to_owned()], "n2"));
     let refused = images.find_holders(request(foreign)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_does_not_choose_the_image_of_a_tag() {
+    let world = ManagerFixture::new().await;
+    let second = joined(&world, "n2").await;
+    let mut one = ScriptedWorker::dial(&world).await;
+    let mut two = ScriptedWorker::dial_as(&world, &second).await;
+    let client = world.admin().await;
+    let mut service = spec("web", 1);
+    service.mode = ServiceMode::Global;
+    service.task.resolve_image = ImageResolver::Manager;
+    client.services().create(new_id(), &service).await.unwrap();
+    one.has("a task", |tasks| tasks.len() == 1).await;
+    let (task, old) = (one.tasks.keys().next().unwrap().clone(), DIGEST.replace("00", "ff"));
+    let says = |state| v1::TaskReport { image: old.clone(), ..report(&task, state) };
+    one.report(vec![says(v1::TaskState::Preparing)]).await;
+    let is_pinned =
+        |tasks: &BTreeMap<String, v1::TaskAssignment>| tasks.values().any(|task| task.digest == DIGEST);
+    two.has("the digest of the registry", is_pinned).await;
+    one.has("the same", is_pinned).await;
+    two.run_all().await;
+
+    one.report(vec![says(v1::TaskState::Running)]).await;
+    let rejected = eventually_async(WAIT_DEADLINE, "the rejection", || async {
+        let (_, events) = listed(&client, of("service", "web")).await.map_err(|error| error.to_string())?;
+        let found = events.iter().find(|(_, event)| event.reason.contains(&old));
+        found.map(|(_, event)| event.clone()).ok_or_else(|| format!("{events:?}"))
+    })
+    .await;
+    assert_eq!((rejected.node_name.as_str(), rejected.service_name.as_str()), ("n1", "web"));
+    assert!(rejected.reason.contains("node n1") && rejected.reason.contains(DIGEST), "{}", rejected.reason);
+    assert_eq!(client.tasks().get(&task).await.unwrap().state(), v1::TaskState::Rejected);
+    let pinned = client.services().get("web").await.unwrap();
+    assert_eq!(pinned.digest, DIGEST);
+    two.sync().await;
+    assert!(is_pinned(&two.tasks), "the other node runs what the registry has");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unresolved_image_has_a_reason_until_it_is_imported() {
+    let world = ManagerFixture::new().await;
+    let mut worker = ScriptedWorker::dial(&world).await;
+    let client = world.admin().await;
+    let mut service = spec("web", 1);
+    service.task.image = "missing:1".parse().unwrap();
+    service.task.resolve_image = ImageResolver::Manager;
+    client.services().create(new_id(), &service).await.unwrap();
+    worker.has("a task", |tasks| tasks.len() == 1).await;
+    let task = worker.tasks.keys().next().unwrap().clone();
+    let reason = AWAITS_IMAGE_PIN.to_owned();
+    worker.report(vec![v1::TaskReport { reason, ..report(&task, v1::TaskState::Preparing) }]).await;
+    eventually_async(WAIT_DEADLINE, "the reason", || async {
+        let reason = client.tasks().get(&task).await.map_err(|error| error.to_string())?.reason;
+        match reason.contains("has no image") && reason.contains("--resolve-image worker") {
+            true => Ok(()),
+            false => Err(reason),
+        }
+    })
+    .await;
+    let name = "docker.io/library/missing:1";
+    hold_image(&mut worker, name).await;
+    let names = [name];
+    let serve = serve_import(&mut worker, &names);
+    let (imported, ()) = tokio::join!(import_events(&world, oci_archive(name)), serve);
+    imported.unwrap();
+    worker.has("the digest", |tasks| tasks.values().any(|task| task.digest == DIGEST)).await;
+}
+
+/// The worker reports that it has the image with [`DIGEST`].
+async fn hold_image(worker: &mut ScriptedWorker, name: &str) {
+    let held = v1::HeldImage { reference: name.into(), digest: DIGEST.into() };
+    worker.send(Say::Inventory(v1::NodeInventory { images: vec![held], ..Default::default() })).await;
+    worker.sync().await;
+}
+
+/// Waits until the rollout of the service waits for something with this text.
+async fn await_waiting_reason(client: &warren_client::Client, service: &str, text: &str) {
+    eventually_async(WAIT_DEADLINE, "the reason of the rollout", || async {
+        let service = client.services().get(service).await.map_err(|error| error.to_string())?;
+        let reason = service.rollout.unwrap_or_default().waiting_reason;
+        if reason.contains(text) { Ok(()) } else { Err(reason) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_reports_another_digest_of_an_import_is_named() {
+    let world = ManagerFixture::new().await;
+    let mut worker = ScriptedWorker::dial(&world).await;
+    let name = "docker.io/library/missing:1";
+    let serve = async {
+        let mut stream = worker.attach().await;
+        stream.archive().await;
+        let (reference, digest) = (name.to_owned(), DIGEST.replace("00", "ff"));
+        stream.send(Frame::Imported(v1::ImportedImageFrame { reference, digest, size_bytes: 7 })).await;
+        stream.send(Frame::Done(v1::StreamDone {})).await;
+        stream.wait_closed().await;
+    };
+    let (refused, ()) = tokio::join!(import_events(&world, oci_archive(name)), serve);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("node n1") && refused.contains("does not contain"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn import_that_no_node_has_any_more_is_not_used() {
+    let world = ManagerFixture::new().await;
+    let mut worker = ScriptedWorker::dial(&world).await;
+    let client = world.admin().await;
+    let name = "docker.io/library/missing:1";
+    let names = [name];
+    let serve = serve_import(&mut worker, &names);
+    let (imported, ()) = tokio::join!(import_events(&world, oci_archive(name)), serve);
+    imported.unwrap();
+    let mut service = spec("web", 1);
+    service.task.image = "missing:1".parse().unwrap();
+    service.task.resolve_image = ImageResolver::Manager;
+    client.services().create(new_id(), &service).await.unwrap();
+    // It is asked, since it reported nothing.
+    let (purpose, stream) = next_request(&mut worker).await;
+    assert_eq!(purpose, Purpose::ListImages(v1::ListImages {}));
+    stream.send(Frame::Done(v1::StreamDone {})).await;
+    stream.wait_closed().await;
+    await_waiting_reason(&client, "web", "no node that is READY has its import").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn image_on_nodes_of_managers_is_used_while_the_registry_is_offline() {
+    let world = ManagerFixture::new().await;
+    let mut worker = ScriptedWorker::dial(&world).await;
+    let client = world.admin().await;
+    hold_image(&mut worker, "docker.io/library/offline:1").await;
+    let mut service = spec("web", 1);
+    service.task.image = "offline:1".parse().unwrap();
+    service.task.resolve_image = ImageResolver::Manager;
+    client.services().create(new_id(), &service).await.unwrap();
+    worker.has("the digest", |tasks| tasks.values().any(|task| task.digest == DIGEST)).await;
+    eventually_async(WAIT_DEADLINE, "the event", || async {
+        let (_, events) = listed(&client, of("service", "web")).await.map_err(|error| error.to_string())?;
+        let is_told = |reason: &str| reason.contains("nodes of managers have") && reason.contains("no route");
+        let found = events.iter().any(|(_, event)| is_told(&event.reason));
+        if found { Ok(()) } else { Err(format!("{events:?}")) }
+    })
+    .await;
 }

@@ -14,6 +14,7 @@ mod docker;
 mod encryption_at_rest;
 mod events;
 mod exec;
+mod fake_registry;
 mod fixture;
 mod full_disk;
 mod heartbeats;

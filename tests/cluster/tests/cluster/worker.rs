@@ -17,10 +17,8 @@ use warren_security::delivery::{DeliveryRequester, SealedDelivery};
 use warren_security::{Credentials, Role};
 use warren_types::{NetworkView, NodeDescription, NodeId};
 
+pub use crate::fake_registry::DIGEST;
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description};
-
-/// The digest of every image.
-pub const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 pub struct ScriptedWorker {
     client: SessionsClient<Channel>,

@@ -1,6 +1,6 @@
 //! Forecasts: what they say is what happens, and nothing happens by them.
 
-use warren_core::{Command, Forecast, Forecaster};
+use warren_core::{Command, Forecast, Forecaster, pin_command};
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -157,4 +157,20 @@ fn update_of_many_slots_is_followed_for_a_while() {
     assert!(!forecast.incomplete_reason.is_empty());
     assert_eq!(forecast.slots.len(), 500);
     assert!(forecast.stops.len() > 100, "{}", forecast.stops.len());
+}
+
+#[test]
+fn image_that_managers_do_not_know_yet_does_not_hold_the_forecast() {
+    let mut cluster = TestCluster::with_nodes(2);
+    let mut spec = spec("web", 2);
+    spec.task.resolve_image = ImageResolver::Manager;
+    let writes = [create(1, spec, &cluster)];
+    carry_out(&mut cluster, 1, &writes);
+    let digest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
+    let pin = pin_command(&cluster.state, service_id(1), 1, digest, cluster.now);
+    cluster.accept(pin);
+    let writes = [update(1, &cluster, |spec| spec.task.image = "demo:2".parse().unwrap())];
+    let updated = forecast(&cluster, &writes);
+    assert_eq!((updated.slots.len(), updated.stops.len()), (2, 2));
+    assert!(updated.slots.iter().all(|slot| slot.is_new), "{updated:?}");
 }

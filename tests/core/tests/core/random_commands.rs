@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use warren_core::state::StateParts;
-use warren_core::{ApplyOutcome, Command, NewTask, State};
+use warren_core::{ApplyOutcome, Command, NewTask, RolloutStep, State};
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -67,6 +67,7 @@ fn any_spec() -> impl Strategy<Value = ServiceSpec> {
             let mut spec =
                 port.map_or_else(|| spec(name, replicas), |port| publishing(name, replicas, port * 80));
             spec.task.reservations = reservations;
+            spec.task.resolve_image = ImageResolver::ALL[replicas as usize % 2];
             let labels = if replicas % 2 == 0 { "node.labels" } else { "engine.labels" };
             let zone = zone.map(|zone| format!("{labels}.zone == {zone}").parse().unwrap());
             spec.placement.constraints = zone.into_iter().collect();
@@ -313,6 +314,17 @@ fn planned_command() -> impl Strategy<Value = Command> {
         (term(), tasks(), prop::sample::select(&DesiredTaskState::ALL[..]), time())
             .prop_map(|(term, tasks, desired, at)| Command::SetDesiredTaskState { term, tasks, desired, at }),
         (term(), tasks()).prop_map(|(term, tasks)| Command::DeleteTasks { term, tasks }),
+        (term(), id(), 0..3u64, "[abc]", time()).prop_map(|(term, service, revision, digit, at)| {
+            let step = match digit.as_str() {
+                "c" => RolloutStep::ImageUnresolved("no answer".into()),
+                digit => RolloutStep::ImagePinned(digest(digit.chars().next().unwrap())),
+            };
+            Command::AdvanceRollout { term, service, revision, step, at }
+        }),
+        ("(demo|other):[12]", prop::option::weighted(0.7, "[ab]"), time()).prop_map(|(image, digit, at)| {
+            let digest = digit.map(|digit| digest(digit.chars().next().unwrap()));
+            Command::RecordImport { image: image.parse().unwrap(), digest, at }
+        }),
         (term(), id()).prop_map(|(term, id)| Command::DeleteService { term, id }),
         (term(), node(), 0..4u64, prop::sample::select(statuses.to_vec()), time()).prop_map(
             |(term, node, session, status, at)| Command::SetNodeStatus { term, node, session, status, at }

@@ -57,10 +57,13 @@ pub fn description(resources: Resources) -> NodeDescription {
     }
 }
 
+/// A spec whose image is resolved by workers.
 pub fn spec(name: &str, replicas: u32) -> ServiceSpec {
+    let mut task = TaskSpec::new("demo:1".parse().unwrap());
+    task.resolve_image = ImageResolver::Worker;
     ServiceSpec {
         mode: ServiceMode::Replicated { replicas },
-        ..ServiceSpec::new(name.parse().unwrap(), TaskSpec::new("demo:1".parse().unwrap()))
+        ..ServiceSpec::new(name.parse().unwrap(), task)
     }
 }
 

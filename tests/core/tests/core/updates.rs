@@ -289,6 +289,26 @@ fn prepared_task_beyond_lowered_max_per_node_leaves_before_its_predecessor() {
 }
 
 #[test]
+fn tasks_that_leave_make_room_for_one_beyond_max_per_node_in_the_same_plan() {
+    let mut cluster = TestCluster::with_nodes(1);
+    let mut spec = spec("web", 3);
+    spec.update.order = Some(UpdateOrder::StopFirst);
+    spec.update.parallelism = Parallelism::Slots(0);
+    cluster.service(1, spec.clone());
+    cluster.settle();
+    // No replacement gets a node.
+    cluster.availability(1, Availability::Pause);
+    spec.task.image = "demo:2".parse().unwrap();
+    spec.placement.max_per_node = Some(2);
+    cluster.update(1, spec);
+    cluster.reconcile(1);
+    cluster.advance_time(Duration::from_secs(2));
+    cluster.reconcile(1);
+    let left: Vec<u64> = (1..=3).filter(|number| cluster.task(1, *number).is_live()).collect();
+    assert_eq!(left, [0; 0], "without the others the third one fits, so it is stopped first like them");
+}
+
+#[test]
 fn a_scaled_down_service_updates_what_is_left() {
     let mut cluster = updating(2, 4);
     cluster.settle();

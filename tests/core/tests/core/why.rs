@@ -155,6 +155,8 @@ fn failed_steps_have_codes_and_actions() {
         "pulling image: registry r.example has no image demo:1; check its name and tag, or push it first";
     check(Preparing, pull, Problem, "image-pull-failed", &["cannot get its image on node node-1", pull]);
     check(Rejected, pull, Problem, "image-pull-failed", &["warren registry login"]);
+    let unresolved = "managers cannot resolve image demo:1: cannot reach registry docker.io: no route";
+    check(Preparing, unresolved, Problem, "image-not-resolved", &["web.1", "--resolve-image worker"]);
     let progress = "pulling image: 1 of 2 layers, 3 of 9 MiB";
     check(
         Preparing,

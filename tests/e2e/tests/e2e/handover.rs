@@ -48,18 +48,27 @@ fn no_request_fails_while_tasks_are_replaced() {
     let of_each_kind = soak::count(1, 3);
     let load = HttpLoad::start(clients.flat_map(|client| std::iter::repeat_n(client, of_each_kind)));
     let (requests, mut round) = (soak::count(100_000, 1_000_000), 0);
+    let start = Instant::now();
+    let step = |what: &str| println!("{:?} {what}", start.elapsed());
     while load.answered() < requests {
         round += 1;
+        step("update");
         cluster.ok(&format!("service update web --env-add ROUND={round}"));
+        step("scale up");
         cluster.ok("service scale web=10");
         // While its agent is away, a node does not acknowledge that tasks are withdrawn.
         cluster.wait_serving("web", 10);
+        step("kill the agent");
         cluster.workers[0].kill();
         cluster.workers[0].run_again();
         wait_for_status(cluster.workers[0].host(), "/ready", "200", "");
+        step("force an update");
         cluster.ok("service update web --force --update-parallelism 4");
+        step("drain");
         cluster.ok("node drain w2");
+        step("scale down");
         cluster.ok("service scale web=2");
+        step("end the drain");
         cluster.ok("node update w2 --availability active");
         assert!(round < requests, "only {} answers", load.answered());
     }

@@ -51,6 +51,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --constraint node.label==x", USAGE, "\"node.label\" cannot be compared"),
     ("new --max-per-node 0", USAGE, "maxPerNode"),
     ("new --pull sometimes", USAGE, "missing, always or never"),
+    ("new --resolve-image sometimes", USAGE, "manager or worker"),
     ("new --workdir here", USAGE, "task.workdir"),
     ("new --user a:b:c", USAGE, "task.user"),
     ("new --group a:b", USAGE, "task.groups[0]"),

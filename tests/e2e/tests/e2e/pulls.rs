@@ -61,10 +61,14 @@ fn an_image_is_pulled_listed_pruned_and_pulled_again() {
     shop.wait_for_output("web", "one");
     let images = || world.warren().json(&["image", "ls"]).to_string();
     assert!(images().contains(&reference), "{}", images());
-    // The tag moves; the local image is used, unless the registry must be asked.
+    // The tag moves; managers ask the registry, a node uses the local image, unless the registry must be asked.
     shop.push("shop/web", "two");
-    world.ok(&format!("service create same --image {reference}"));
+    world.ok(&format!("service create current --image {reference}"));
+    shop.wait_for_output("current", "two");
+    world.ok(&format!("service create same --image {reference} --resolve-image worker"));
     shop.wait_for_output("same", "one");
+    let shown = world.warren().json(&["service", "inspect", "same"]).to_string();
+    assert!(shown.contains(r#""resolveImage":"worker""#), "{shown}");
     world.ok(&format!("service create newer --image {reference} --pull always"));
     shop.wait_for_output("newer", "two");
     world.ok("service update web --force --pull always");
@@ -75,7 +79,7 @@ fn an_image_is_pulled_listed_pruned_and_pulled_again() {
     assert!(images().contains(&other), "{}", images());
     world.ok("image prune --force");
     assert!(!images().contains(&other) && images().contains(&reference), "{}", images());
-    world.ok("service rm web same newer");
+    world.ok("service rm web current same newer");
     eventually(SOON, "the image to be unused", || {
         world.ok("image prune --force");
         if images().contains(&reference) { Err(images()) } else { Ok(()) }
@@ -109,6 +113,14 @@ fn failed_pull_shows_reason_and_is_retried() {
     let foreign = shop.registry.push("shop/foreign", "1", &foreign.oci_archive());
     create("foreign", &foreign, "");
     why("foreign", "REJECTED", "s390x");
+    // Tasks that run stay until managers know the next image.
+    world.ok(&format!("service create kept --image {reference}"));
+    world.ok(&format!("service update kept --detach --image {host}/shop/absent:1"));
+    eventually(SOON, "the reason of the update", || {
+        let shown = world.warren().json(&["service", "inspect", "kept"]).to_string();
+        if shown.contains("has no image shop/absent:1") { Ok(()) } else { Err(shown) }
+    });
+    world.wait_serving("kept", 1);
     // Temporary errors: retried until the registry answers.
     create("nobody", "10.77.0.2:5007/shop/web:1", "");
     why("nobody", "PREPARING", "10.77.0.2:5007");

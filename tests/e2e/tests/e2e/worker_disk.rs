@@ -65,7 +65,8 @@ fn image_pull_resumes_when_disk_has_space() {
     worker.disk().fill_until(LEFT);
     let room = || worker.disk().available().unwrap();
     let before = room();
-    cluster.ok(&format!("service create large --detach --image {reference}"));
+    // The registry has no TLS, which only the worker accepts.
+    cluster.ok(&format!("service create large --detach --resolve-image worker --image {reference}"));
     let why = eventually(2 * SOON, "the reason", || {
         let tasks = task_document::of_service(&cluster.manager, "large");
         let reported = tasks.iter().find(|task| task.reason.contains("no space left"));

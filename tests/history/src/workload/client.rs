@@ -93,7 +93,11 @@ fn spec(register: usize, value: u64) -> v1::ServiceSpec {
         name: name(register),
         labels: BTreeMap::from([(VALUE.to_owned(), value.to_string())]),
         mode: Some(v1::service_spec::Mode::Replicated(v1::Replicated { replicas: 0 })),
-        task: Some(v1::TaskSpec { image: "warren.local/nothing:1".into(), ..Default::default() }),
+        task: Some(v1::TaskSpec {
+            image: "warren.local/nothing:1".into(),
+            resolve_image: v1::ImageResolver::Worker.into(),
+            ..Default::default()
+        }),
         ..Default::default()
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use warren_core::State;
 use warren_types::{
-    Availability, FailureAction, FailureRatio, HealthCheck, Id, ImageReference, MilliCpu, Mount, MountSource,
-    Node, NodeId, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Protocol, PublishMode,
-    PublishedPort, SecretObjectMount, SecretObjectName, ServiceId, ServiceMode, ServiceSpec, Taint,
-    TaintEffect, TaintSelector, TaskSpec, UpdateOrder, UpdatePolicy,
+    Availability, FailureAction, FailureRatio, HealthCheck, Id, ImageReference, ImageResolver, MilliCpu,
+    Mount, MountSource, Node, NodeId, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe,
+    Protocol, PublishMode, PublishedPort, SecretObjectMount, SecretObjectName, ServiceId, ServiceMode,
+    ServiceSpec, Taint, TaintEffect, TaintSelector, TaskSpec, UpdateOrder, UpdatePolicy,
 };
 
 use super::request::ClientRequest;
@@ -218,6 +218,7 @@ fn rollback_policy(is_bound: bool, chance: &mut SimRng) -> UpdatePolicy {
 fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut SimRng) -> ServiceSpec {
     let mode = if chance.one_in(4) { ServiceMode::Global } else { ServiceMode::Replicated { replicas } };
     let mut task = TaskSpec::new(image(chance));
+    task.resolve_image = if number % 2 == 0 { ImageResolver::Manager } else { ImageResolver::Worker };
     (task.secrets, task.mounts) = (secrets(known, chance), volumes(number, chance));
     task.on_disconnect = on_disconnect(chance);
     task.health = chance.one_in(2).then(|| HealthCheck::new(Probe::Tcp { port: 80 }));

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warren_control::KeySchedule;
-use warren_core::ReconcilePlan;
+use warren_core::{ImageStep, ReconcilePlan, image_step, pin_command};
 use warren_replica::{AppliedWrite, PlanErrorAction, ProposeError, ReconcileKey, WakeUps};
+use warren_types::{ServiceId, Timestamp};
 
 use crate::event::ManagerEvent;
 use crate::simulation::ClusterSimulation;
@@ -79,12 +80,30 @@ impl ClusterSimulation {
         let plan = match key {
             ReconcileKey::Liveness => return self.request_contacts(host),
             ReconcileKey::Members => self.reconfigure(host),
+            ReconcileKey::Image(id) => self.resolve_image(host, &id, stamp),
             _ => key.plan(run.state(), stamp).unwrap_or_default(),
         };
         if key == ReconcileKey::Level {
             self.found_cluster(host);
         }
         self.start_plan(host, key, plan);
+    }
+
+    /// The registry of the managers answers at once, and not as those of the workers.
+    fn resolve_image(&self, host: usize, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
+        let Some(run) = self.process(host) else { return ReconcilePlan::default() };
+        let state = run.state();
+        let command = match image_step(state, id) {
+            None => return ReconcilePlan::default(),
+            Some(ImageStep::UseImport { revision, digest, .. }) => {
+                pin_command(state, *id, revision, digest, now)
+            }
+            Some(ImageStep::AskRegistry { revision, image }) => {
+                let reference = format!("{image}-of-managers").parse().expect("a valid reference");
+                pin_command(state, *id, revision, self.workers[0].resolve(&reference), now)
+            }
+        };
+        ReconcilePlan { commands: vec![command], ..ReconcilePlan::default() }
     }
 
     pub(super) fn start_plan(&mut self, host: usize, key: ReconcileKey, plan: ReconcilePlan) {

@@ -129,7 +129,9 @@ fn pull_progress_then_digest_is_reported() {
 
     let reported =
         |task: &TaskAssignment, found: &ObservedTask| build_report(task.id, Some(task), found).image;
-    let unsettled = task(DesiredTaskState::Ready);
+    let mut unsettled = task(DesiredTaskState::Ready);
+    assert_eq!(reported(&unsettled, &found), None, "managers resolve it");
+    unsettled.spec.resolve_image = ImageResolver::Worker;
     assert_eq!(reported(&unsettled, &found), Some(digest.clone()));
     let settled = TaskAssignment { digest: Some(digest), ..unsettled.clone() };
     assert_eq!(reported(&settled, &found), None, "managers know it");

@@ -18,8 +18,8 @@ use warren_types::spec::{
     HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
 };
 use warren_types::{
-    DesiredTaskState, Health, Id, ImageDigest, LifecycleHook, OnDisconnect, ServiceId, TaskAssignment,
-    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    DesiredTaskState, Health, Id, ImageDigest, ImageResolver, LifecycleHook, OnDisconnect, ServiceId,
+    TaskAssignment, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
 };
 
 use crate::strategies::{condition, event, failing_kind, lasting_health};
@@ -419,6 +419,7 @@ fn task(condition: RestartCondition, has_more: bool) -> TaskAssignment {
     TaskAssignment {
         spec: TaskSpec {
             restart: RestartPolicy { condition, ..RestartPolicy::default() },
+            resolve_image: ImageResolver::Worker,
             ..if has_more { full() } else { TaskSpec::new("demo:1".parse().unwrap()) }
         },
         ports: vec![published_port(8080)],

@@ -9,7 +9,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use warren_image::{
     BlobSource, Digest, Error, ImagePart, ImagePullProgress, ImportedName, ListedImage, Reference,
-    RegistryCredentials, ResolvedName,
+    RegistryCredentials,
 };
 use warren_types::Timestamp;
 
@@ -148,22 +148,6 @@ impl ImageSource for FakeImages {
             }
         };
         ImagePull { progress, result: outcome.boxed() }
-    }
-
-    async fn resolve(
-        &self,
-        reference: &Reference,
-        _: Option<RegistryCredentials>,
-    ) -> Result<ResolvedName, Error> {
-        match self.state.borrow().registry.get(&reference.record_name()) {
-            Some(RegistryAnswer::Image(digest)) => Ok(ResolvedName {
-                digest: digest.clone(),
-                media_type: "application/vnd.oci.image.manifest.v1+json".to_owned(),
-                size: SIZE,
-            }),
-            Some(RegistryAnswer::Error(error)) => Err(error.clone()),
-            _ => Err(Error::Transfer { reason: format!("the registry has no {reference}") }),
-        }
     }
 
     async fn mark_used(&self, reference: &Reference, now: Timestamp) -> Result<(), Error> {

@@ -1,9 +1,9 @@
-//! Image operations for a manager: pull, resolve, list, remove.
+//! Image operations for a manager: pull, list, remove.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use warren_image::{Digest, FilesystemUsage, ListedImage, PrunePolicy, Reference, ResolvedName};
+use warren_image::{Digest, FilesystemUsage, ListedImage, PrunePolicy, Reference};
 use warren_proto::v1;
 use warren_proto::v1::stream_frame::Frame;
 
@@ -88,35 +88,6 @@ pub(super) async fn list(image_gc: &ImageGc, out: &StreamSender) -> Result<Resul
         Ok(images) => send_images(out, images).await.map(Ok),
         Err(error) => Ok(Err(error.to_string())),
     }
-}
-
-/// Asks the registry what a name stands for, and sends the answer.
-pub(super) async fn resolve(
-    image_gc: &ImageGc,
-    secret_fetcher: &dyn SecretFetcher,
-    stream_id: &str,
-    request: &v1::ResolveImage,
-    out: &StreamSender,
-) -> Result<Result<(), String>, StreamError> {
-    let reference = match Reference::parse(&request.reference) {
-        Ok(reference) => reference,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
-    let need = FetchPurpose::StreamCredential(stream_id.to_owned());
-    let login = RegistryLogin::resolve(secret_fetcher, need, &reference).await;
-    let ResolvedName { digest, media_type, size } =
-        match image_gc.source.resolve(&reference, login.credentials()).await {
-            Ok(resolved) => resolved,
-            Err(error) => return Ok(Err(login.classify_error(error).to_string())),
-        };
-    let resolved = v1::ResolvedImage {
-        reference: reference.to_string(),
-        digest: digest.to_string(),
-        media_type,
-        size_bytes: size,
-    };
-    out.send(Frame::Resolved(resolved)).await?;
-    Ok(Ok(()))
 }
 
 /// Removes one image, or those that were not used for the requested time, and sends the list.

@@ -414,27 +414,6 @@ async fn one_image_is_removed_unless_a_task_uses_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn name_is_resolved_in_its_registry() {
-    let (node, mut manager) = TestNode::start(desired(&[]));
-    let mut session = manager.next_welcomed_session().await;
-    let (name, digest) = (Reference::parse("pulled:1").unwrap(), Digest::of(b"pulled"));
-    node.images.serve(&name, digest.clone());
-    let mut resolve = async |reference: &str| {
-        let purpose = Purpose::ResolveImage(v1::ResolveImage { reference: reference.to_owned() });
-        let mut stream = attached(&mut manager, &session, purpose).await;
-        all_frames(&mut stream, &mut session).await
-    };
-    let output = resolve("pulled:1").await;
-    let Frame::Resolved(resolved) = &output[0] else { panic!("{output:?}") };
-    assert_eq!((&resolved.digest, &output[1..]), (&digest.to_string(), &[DONE][..]));
-    assert_eq!(node.images.find(&name).await.unwrap(), None, "nothing is stored");
-    for (reference, expected) in [("other:1", "the registry has no"), ("BAD", "BAD")] {
-        let refused = resolve(reference).await;
-        assert!(matches!(&refused[..], [Frame::Error(why)] if why.contains(expected)), "{refused:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn requested_blobs_of_an_image_are_sent() {
     let (node, mut manager) = TestNode::start(desired(&[]));
     let session = manager.next_welcomed_session().await;

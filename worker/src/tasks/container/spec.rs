@@ -51,6 +51,7 @@ pub(in crate::tasks) fn container_spec(
         // The image was resolved before.
         image: _,
         pull: _,
+        resolve_image: _,
         command,
         args,
         env,

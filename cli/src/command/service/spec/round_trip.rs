@@ -101,6 +101,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     let TaskSpec {
         image,
         pull,
+        resolve_image,
         command,
         args,
         env,
@@ -150,6 +151,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     let mut say = |flag: &str, value: String| flags.push(format!("--{flag}={value}"));
     say("image", image.to_string());
     say("pull", pull.as_str().to_owned());
+    say("resolve-image", resolve_image.as_str().to_owned());
     command.iter().flatten().for_each(|word| say("command", word.clone()));
     env.iter().for_each(|EnvVar { name, value }| say("env", format!("{name}={value}")));
     container_labels.iter().for_each(|(key, value)| say("container-label", format!("{key}={value}")));

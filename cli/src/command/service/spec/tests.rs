@@ -42,6 +42,7 @@ const EVERYTHING: &[&str] = &[
     "--replicas=2",
     "--max-per-node=1",
     "--pull=always",
+    "--resolve-image=worker",
     "--label=app=shop",
     "--env=A=1",
     "--command=/bin/sh",
@@ -130,6 +131,7 @@ fn every_flag_reaches_the_spec() {
     task:
       image: nginx:1.27
       pull: always
+      resolveImage: worker
       command:
       - /bin/sh
       args:
@@ -389,6 +391,7 @@ fn an_empty_value_is_the_default_again() {
     let emptied = [
         "--max-per-node=",
         "--pull=",
+        "--resolve-image=",
         "--command=",
         "--arg=",
         "--workdir=",

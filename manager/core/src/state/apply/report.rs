@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use warren_types::{
-    DesiredTaskState, Health, ImageDigest, NodeId, Service, ServiceId, Task, TaskReport, TaskState,
-    TaskStatus, Timestamp,
-};
+use warren_types::{DesiredTaskState, Health, NodeId, Task, TaskReport, TaskState, TaskStatus, Timestamp};
 
+use super::image::{self, ReportedImage};
 use super::{ApplyContext, address};
 use crate::state::{CommandResponse, ObjectKind, Refusal, State};
 
@@ -27,10 +25,18 @@ pub(super) fn apply_reports(
     }
     for report in reports {
         let task = state.tasks.get(&report.task).filter(|task| task.node == Some(id));
+        let mut rejection = None;
         if let (Some(image), Some(task)) = (&report.image, task) {
-            let revision = task.revision.number;
-            pin_image(state, entry, report.task.service, revision, image);
+            match image::reported_image(state, task, image) {
+                ReportedImage::Pins => {
+                    let revision = task.revision.number;
+                    image::pin(state, entry, report.task.service, revision, image);
+                }
+                ReportedImage::Rejects => rejection = Some(image::rejection(state, task, image, report)),
+                ReportedImage::Ignored => {}
+            }
         }
+        let report = rejection.as_ref().unwrap_or(report);
         let task = state.tasks.get(&report.task).filter(|task| task.node == Some(id));
         let Some(observed) = task.and_then(|task| merge(task, report, entry.now)) else { continue };
         let (removed, address) = (observed.removed, task.and_then(|task| task.address));
@@ -46,21 +52,6 @@ pub(super) fn apply_reports(
         }
     }
     Ok(CommandResponse::Done)
-}
-
-/// The first worker that resolved the image of a revision pins it: from then on every task of the revision
-/// runs that digest, and the nodes with such tasks get it.
-fn pin_image(state: &mut State, entry: &mut ApplyContext, id: ServiceId, revision: u64, image: &ImageDigest) {
-    let desired = |service: &Arc<Service>| {
-        let mut known = service.history.iter().chain([&service.revision]);
-        known.any(|known| known.number == revision) && !service.pins.contains_key(&revision)
-    };
-    if !state.services.get(&id).is_some_and(desired) {
-        return;
-    }
-    state.update_service_status(entry, id, |service| drop(service.pins.insert(revision, image.clone())));
-    let nodes: Vec<NodeId> = state.index.tasks_per_node.range(id, ..).map(|(node, _)| *node).collect();
-    nodes.into_iter().for_each(|node| state.bump_assignment(entry, node));
 }
 
 /// The status of the task after the report; `None` if the report contains nothing new.

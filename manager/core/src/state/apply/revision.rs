@@ -5,7 +5,7 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use warren_types::{
-    FailureOutcome, ImageDigest, NodeId, Revision, RolloutFailure, RolloutKind, RolloutRecord,
+    FailureOutcome, ImageDigest, NodeId, PullPolicy, Revision, RolloutFailure, RolloutKind, RolloutRecord,
     SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, Violation, Violations,
 };
 
@@ -74,7 +74,11 @@ pub(super) fn update(
     state.check_volumes_usable(&next)?;
     let kind = RolloutKind::Update;
     let next = (!is_identical(&next, current)).then_some(next);
-    let next = next.map(|revision| NextRevision { revision, pin: None, kind, failure: None });
+    let next = next.map(|revision| {
+        let keeps_pin = !force && keeps_image(current, &revision);
+        let pin = known.pins.get(&current.number).filter(|_| keeps_pin).cloned();
+        NextRevision { revision, pin, kind, failure: None }
+    });
     let is_bootstrap_changed = known.spec.bootstrap != spec.bootstrap;
     let response = change(state, entry, id, spec.clone(), next)?;
     if is_bootstrap_changed {
@@ -172,6 +176,13 @@ pub(super) fn adopt_secret_object_version(
     let pin = known.pins.get(&known.revision.number).cloned();
     let next = NextRevision { revision, pin, kind: RolloutKind::Update, failure: None };
     set_revision(state, entry, id, Some(next), |_| ()).map(drop)
+}
+
+/// Whether the next revision runs the image of the current one, without asking the registry again.
+fn keeps_image(current: &Revision, next: &Revision) -> bool {
+    let (task, next) = (&current.task, &next.task);
+    (&task.image, task.image_resolver()) == (&next.image, next.image_resolver())
+        && next.pull != PullPolicy::Always
 }
 
 /// They differ only in their numbers.

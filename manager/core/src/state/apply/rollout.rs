@@ -2,7 +2,7 @@
 
 use warren_types::{FailureOutcome, RolloutFailure, ServiceId};
 
-use super::{ApplyContext, revision, service};
+use super::{ApplyContext, image, revision, service};
 use crate::state::command::RolloutStep;
 use crate::state::{CommandResponse, Refusal, State};
 
@@ -14,12 +14,18 @@ pub(super) fn advance(
     step: &RolloutStep,
 ) -> Result<CommandResponse, Refusal> {
     let Some(known) = state.services.get(&id) else { return Ok(CommandResponse::Done) };
-    let is_over = known.rollout.good_revision == number || known.rollout_failure().is_some();
-    if known.removing || known.revision.number != number || is_over {
+    if known.removing || known.revision.number != number {
         return Ok(CommandResponse::Done);
     }
+    let is_over = known.rollout.good_revision == number || known.rollout_failure().is_some();
     let now = entry.now;
     match step {
+        RolloutStep::ImagePinned(digest) => image::pin(state, entry, id, number, digest),
+        RolloutStep::ImageUnresolved(reason) if *reason != known.rollout.image_reason => {
+            state.update_service_status(entry, id, |service| service.rollout.image_reason = reason.clone());
+        }
+        RolloutStep::ImageUnresolved(_) => {}
+        _ if is_over => {}
         RolloutStep::Updated(updated) if *updated != known.rollout.updated => {
             state.update_service_status(entry, id, |service| {
                 (service.rollout.updated, service.rollout.updated_at) = (*updated, now);

@@ -24,8 +24,9 @@ pub(super) fn create(
     if service.removing {
         return Err(Refusal::ServiceRemoving { service: name.clone() });
     }
-    if service.revision.number != revision {
-        let found = service.revision.number;
+    let created = state.new_task_revision(service).clone();
+    if created.number != revision {
+        let found = created.number;
         return Err(Refusal::StaleRevision { service: name.clone(), wanted: revision, found });
     }
     let service = service.clone();
@@ -46,7 +47,7 @@ pub(super) fn create(
         let task = Task {
             id: TaskId { service: id, number: next_task },
             slot,
-            revision: service.revision.clone(),
+            revision: created.clone(),
             created_at: entry.now,
             node: None,
             address: None,

@@ -51,6 +51,7 @@ timing! {
         CreateSecretObject UpdateSecretObject RemoveSecretObject
         CreateVolume RemoveVolume DeleteVolume ReportVolumes
         CreateNetwork RemoveNetwork
+        RecordImport
         ReportTasks
         RegisterMember JoinManager UpdateMember RemoveMember;
 }

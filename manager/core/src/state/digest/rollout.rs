@@ -9,13 +9,16 @@ pub(super) fn record(record: &RolloutRecord) -> u64 {
     if *record == RolloutRecord::default() {
         return 0;
     }
-    let RolloutRecord { good_revision, kind, resumed_at, updated, updated_at, failures } = record;
+    let RolloutRecord { good_revision, kind, resumed_at, updated, updated_at, failures, image_reason } =
+        record;
     let kind = match kind {
         RolloutKind::Update => 0,
         RolloutKind::Rollback => 1,
     };
     let fields = [*good_revision, kind, resumed_at.0, u64::from(*updated), updated_at.0];
-    list(fields.into_iter().chain(failures.iter().flat_map(failure)))
+    let failures = failures.iter().flat_map(failure);
+    let image = (!image_reason.is_empty()).then(|| text(image_reason));
+    list(fields.into_iter().chain(failures).chain(image))
 }
 
 fn failure(failure: &RolloutFailure) -> [u64; 8] {

@@ -214,6 +214,7 @@ fn every_service_field_changes_hash() {
         |s| s.rollout.resumed_at = Timestamp(1),
         |s| s.rollout.updated = 1,
         |s| s.rollout.updated_at = Timestamp(1),
+        |s| s.rollout.image_reason = "no answer".into(),
         |s| s.rollout.failures = vec![a_failure()],
         |s| s.rollout.failures = vec![a_failure(), a_failure()],
         |s| s.rollout.failures = vec![RolloutFailure { revision: 2, ..a_failure() }],

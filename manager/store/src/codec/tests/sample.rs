@@ -11,13 +11,13 @@ use std::time::Duration;
 use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
 use warren_types::{
     Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane, DesiredTaskState, Device, DeviceAccess,
-    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, LifecycleHook, Limits,
-    LogLimits, MilliCpu, Mount, MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId,
-    NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol,
-    PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure,
-    Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, Taint, TaskExit, TaskId, TaskReport,
-    TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy,
-    VerificationChange, WireGuardKey,
+    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, ImageDigest, ImageResolver,
+    LifecycleHook, Limits, LogLimits, MilliCpu, Mount, MountSource, NodeCheckOutcome, NodeCheckResult,
+    NodeDescription, NodeId, NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause, Placement,
+    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
+    RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, Taint,
+    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
+    UpdatePolicy, VerificationChange, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -32,6 +32,7 @@ fn task_spec() -> TaskSpec {
     let tmpfs = MountSource::Tmpfs { size: Some(Bytes(1 << 20)), mode: Some(0o1777), exec: true };
     TaskSpec {
         pull: PullPolicy::Always,
+        resolve_image: ImageResolver::Worker,
         command: Some(vec!["/bin/web".into()]),
         args: Some(vec!["-v".into(), "2".into()]),
         env: vec![EnvVar { name: "A".into(), value: "{{.Service.Labels.app}}".into() }],
@@ -397,6 +398,17 @@ fn ends() -> Vec<(&'static str, Command)> {
         ),
     ]);
     all.extend(users::commands());
+    let (image, digest): (_, ImageDigest) = ("web:2".parse().unwrap(), DIGEST.parse().unwrap());
+    let step = RolloutStep::ImagePinned(digest.clone());
+    let unresolved = RolloutStep::ImageUnresolved("the registry has no answer".into());
+    all.extend([
+        ("pin_image", Command::AdvanceRollout { term, service: PER_ZONE, revision: 1, step, at }),
+        (
+            "image_unresolved",
+            Command::AdvanceRollout { term, service: PER_ZONE, revision: 1, step: unresolved, at },
+        ),
+        ("record_import", Command::RecordImport { image, digest: Some(digest), at }),
+    ]);
     all.extend([
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),
         ("delete_service", Command::DeleteService { term, id }),

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use warren_registry::{Reference, RegistryCredentials};
 
 use super::PulledImage;
 use super::progress::{ImagePullProgress, ProgressSender};
 use crate::error::Error;
 use crate::images::ImageStore;
-use crate::reference::Reference;
-use crate::registry::RegistryCredentials;
 use crate::store::Lease;
 
 /// The same name with other credentials is another pull: the registry decides access per user.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use futures::{Stream, StreamExt, stream};
+use warren_registry::{AttemptFailure, Repository, RetryCounter};
 
 use super::progress::ProgressSender;
 use super::wait_for_retry;
 use crate::document::Descriptor;
 use crate::error::Error;
-use crate::registry::{AttemptFailure, Repository, RetryCounter};
 use crate::store::{ContentStore, Ingest, IngestTarget, Lease};
 
 /// Concurrent layer downloads of one image.
@@ -93,7 +93,7 @@ impl LayerFetch<'_> {
     /// Reads from one connection. The layer is complete when this returns `Ok`.
     async fn fetch_rest(&mut self) -> Result<(), LayerError> {
         let size = self.layer.size;
-        let mut blob = self.repository.blob(self.layer, self.received).await?;
+        let mut blob = self.repository.blob(&self.layer.digest, size, self.received).await?;
         let mut piece = Vec::with_capacity(CHUNK_BYTES);
         loop {
             let more = blob.read(&mut piece).await;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use tokio::sync::watch;
+use warren_registry::Digest;
 
-use crate::digest::Digest;
 use crate::document::Descriptor;
 
 /// Progress of a pull.

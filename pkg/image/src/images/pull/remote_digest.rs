@@ -1,48 +1,13 @@
-//! Resolves a name in its registry without fetching the image.
+//! Asks a registry whether a local image is current, without fetching it.
+
+use warren_registry::{Digest, ManifestSelector, Reference, RegistryError, Repository};
 
 use super::progress::ProgressSender;
-use super::{PulledImage, resolve, retry};
-use crate::digest::Digest;
-use crate::document::Descriptor;
+use super::{PulledImage, retry};
 use crate::error::Error;
 use crate::images::ImageStore;
-use crate::reference::Reference;
-use crate::registry::{ManifestSelector, RegistryCredentials, RegistryError, Repository};
-
-/// What a name stands for in its registry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResolvedName {
-    /// Digest of the index, or of the manifest of an image for one platform.
-    pub digest: Digest,
-    /// Media type of the index or manifest.
-    pub media_type: String,
-    /// Bytes of the index or manifest.
-    pub size: u64,
-}
 
 impl ImageStore {
-    /// Resolves a name in its registry. Stores nothing.
-    ///
-    /// # Errors
-    /// As for a pull; [`Error::is_transient`]: whether a retry may succeed.
-    pub async fn resolve(
-        &self,
-        reference: &Reference,
-        credentials: Option<RegistryCredentials>,
-    ) -> Result<ResolvedName, Error> {
-        let limit = self.clients.policy().pull_timeout;
-        let ask = async {
-            let repository = self.clients.repository(reference, credentials).await?;
-            let (reporter, _progress) = ProgressSender::new();
-            let selector = ManifestSelector::from_reference(reference);
-            let (found, _) = resolve::manifest(&repository, selector, &reporter).await?;
-            let Descriptor { media_type, digest, size, .. } = found;
-            Ok(ResolvedName { digest, media_type, size })
-        };
-        let late = |_| Err(Error::TooSlow { what: reference.to_string(), limit });
-        tokio::time::timeout(limit, ask).await.unwrap_or_else(late)
-    }
-
     /// The local image if it is complete and has the current digest of the registry.
     pub(super) async fn unchanged(
         &self,

@@ -1,19 +1,17 @@
 //! Resolves a name to the documents of the image for this machine; checks each before it requests the next.
 
 use serde::de::DeserializeOwned;
+use warren_registry::{
+    DOCKER_LIST, DOCKER_MANIFEST, Digest, FetchedManifest, MAX_DOCUMENT, ManifestSelector, OCI_INDEX,
+    OCI_MANIFEST, Reference, Repository,
+};
 
 use super::progress::ProgressSender;
 use super::retry;
-use crate::digest::Digest;
-use crate::document::{
-    DOCKER_LIST, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MAX_DOCUMENT, OCI_INDEX,
-    OCI_MANIFEST,
-};
+use crate::document::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use crate::error::Error;
 use crate::image_parts::ImageParts;
 use crate::platform::HostPlatform;
-use crate::reference::Reference;
-use crate::registry::{FetchedManifest, ManifestSelector, Repository};
 use crate::store::ContentStore;
 
 /// Documents of a resolved name.
@@ -91,8 +89,7 @@ fn effective_media_type(digest: &Digest, header: &str, bytes: &[u8]) -> Result<&
         return Err(Error::Unsupported { what, advice: "push it again with a current tool" });
     }
     let own = media_type.as_deref().unwrap_or(header);
-    const KNOWN_MEDIA_TYPES: [&str; 4] =
-        [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, crate::document::DOCKER_MANIFEST];
+    const KNOWN_MEDIA_TYPES: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST];
     match KNOWN_MEDIA_TYPES.into_iter().find(|known| *known == own) {
         Some(known) if known == header => Ok(known),
         Some(known) => {
@@ -127,7 +124,7 @@ async fn parts(
     }
     let bytes = match store.read_document(&config.digest).await? {
         Some(bytes) => bytes,
-        None => retry(repository, reporter, || repository.document(&config)).await?,
+        None => retry(repository, reporter, || repository.document(&config.digest, config.size)).await?,
     };
     if Digest::of(&bytes) != config.digest || bytes.len() as u64 != config.size {
         return Err(Error::DigestMismatch { what: "the configuration".to_owned(), expected: config.digest });

@@ -237,7 +237,7 @@ async fn images_of_all_nodes_are_one_list() {
     // Docker's CLI makes a constraint of platforms.
     assert_eq!(resolved["Platforms"], json!([]));
     let refused = docker.call("GET", "/distribution/missing:1/json", None).await.refused(409);
-    assert!(refused.contains("node n1: the registry does not know it"), "{refused}");
+    assert!(refused.contains("registry docker.io has no image"), "{refused}");
     docker.call("GET", "/distribution/nginx%20x/json", None).await.refused(400);
     docker.call("POST", "/images/nginx:1.27/tag?repo=other&tag=1", None).await.refused(501);
     docker.call("DELETE", "/images/other:1", None).await.refused(404);

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::transport::Channel;
@@ -20,6 +21,7 @@ use warren_testkit::wait::eventually_async;
 use warren_types::ManagerAddress;
 
 use crate::dial;
+use crate::fake_registry::FakeRegistry;
 use crate::fixture::{WAIT_DEADLINE, description};
 
 /// A stop that takes longer is a failure. A leader first transfers leadership.
@@ -83,6 +85,7 @@ impl ManagerHost {
             log_engine: self.engine,
             is_data_loss_accepted: false,
             docker: Default::default(),
+            registries: Arc::new(FakeRegistry),
         }
     }
 

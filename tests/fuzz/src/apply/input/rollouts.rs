@@ -74,7 +74,15 @@ impl FuzzInput<'_> {
     }
 
     fn rollout_step(&mut self, revision: u64, at: Timestamp) -> Result<RolloutStep> {
-        Ok(match self.byte()? % 4 {
+        let kind = self.byte()?;
+        Ok(match kind % 4 {
+            // A rare byte, so that earlier inputs decode the same.
+            _ if kind == u8::MAX - 1 => RolloutStep::ImageUnresolved("no answer".into()),
+            _ if kind == u8::MAX => {
+                let digit = if self.sometimes()? { "a" } else { "b" };
+                let digest = format!("sha256:{}", digit.repeat(64));
+                RolloutStep::ImagePinned(digest.parse().expect("the digest is valid"))
+            }
             0 => RolloutStep::Updated(self.small()?),
             1 => RolloutStep::Completed,
             _ => {

@@ -1,12 +1,12 @@
 //! Registry settings: plain HTTP, trusted CAs, credentials, timeouts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
-use warren_types::image_reference::{check_domain, normalize_domain};
+use warren_types::image_reference::{check_domain, is_loopback_registry, normalize_domain};
 
+use super::address_guard::AddressGuard;
 use super::credentials::RegistryCredentials;
 
 /// Timeouts and retry limits of a registry.
@@ -46,6 +46,7 @@ pub struct RegistrySettings {
     plain_http: BTreeSet<String>,
     pub(super) authorities: Vec<CertificateDer<'static>>,
     credentials: BTreeMap<String, RegistryCredentials>,
+    refuses_internal: bool,
     /// Timeouts and retry limits.
     pub policy: RegistryPolicy,
 }
@@ -102,9 +103,20 @@ impl RegistrySettings {
         Ok(())
     }
 
+    /// Refuses to connect to addresses of this machine, of links and of metadata services, also for redirects and
+    /// tokens, except to the host and port of each registry with plain HTTP.
+    pub fn refuse_internal_addresses(&mut self) {
+        self.refuses_internal = true;
+    }
+
+    /// What is refused, if anything is.
+    pub(crate) fn address_guard(&self) -> Option<AddressGuard> {
+        self.refuses_internal.then(|| AddressGuard::new(self.plain_http.clone()))
+    }
+
     /// Whether plain HTTP is used for the registry.
     pub(crate) fn uses_plain_http(&self, domain: &str) -> bool {
-        is_loopback(domain) || self.plain_http.contains(&domain.to_ascii_lowercase())
+        is_loopback_registry(domain) || self.plain_http.contains(&domain.to_ascii_lowercase())
     }
 }
 
@@ -112,12 +124,6 @@ fn normalize_host(host: &str) -> Result<String, InvalidHost> {
     let invalid = |reason| InvalidHost { text: host.chars().take(300).collect(), reason };
     check_domain(host).map_err(invalid)?;
     Ok(normalize_domain(&host.to_ascii_lowercase()).to_owned())
-}
-
-/// Whether a registry is on this machine. Its traffic must not leave the machine, not even through a proxy.
-pub(crate) fn is_loopback(domain: &str) -> bool {
-    let host = domain.split(':').next().unwrap_or(domain);
-    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: Ipv4Addr| ip.is_loopback())
 }
 
 #[cfg(test)]

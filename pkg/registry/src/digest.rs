@@ -19,7 +19,7 @@ impl Digest {
     }
 
     /// The digest of everything a hasher has consumed.
-    pub(crate) fn finish(hasher: Sha256) -> Self {
+    pub fn finish(hasher: Sha256) -> Self {
         let mut text = String::with_capacity(71);
         text.push_str("sha256:");
         for byte in hasher.finalize() {
@@ -54,7 +54,7 @@ impl Digest {
 
     /// The chain id of a stack of layers whose uncompressed digests are `diff_ids`, lowest first, one per
     /// prefix. Source: OCI image specification, "Layer ChainID".
-    pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
+    pub fn chain_ids(diff_ids: &[Digest]) -> Vec<Digest> {
         let mut chain: Vec<Digest> = Vec::with_capacity(diff_ids.len());
         for diff_id in diff_ids {
             let next = match chain.last() {

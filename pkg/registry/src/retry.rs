@@ -6,7 +6,8 @@ use super::{RegistryError, RegistryPolicy};
 
 /// Why one attempt failed.
 #[derive(Clone, Debug)]
-pub(crate) struct AttemptFailure {
+pub struct AttemptFailure {
+    /// Why.
     pub error: RegistryError,
     /// The `Retry-After` of the registry.
     pub retry_after: Option<Duration>,
@@ -20,12 +21,13 @@ impl From<RegistryError> for AttemptFailure {
 
 /// Counts consecutive attempts without progress.
 #[derive(Clone, Debug)]
-pub(crate) struct RetryCounter {
+pub struct RetryCounter {
     policy: RegistryPolicy,
     failed: u32,
 }
 
 impl RetryCounter {
+    /// No attempt so far.
     pub fn new(policy: &RegistryPolicy) -> Self {
         Self { policy: policy.clone(), failed: 0 }
     }

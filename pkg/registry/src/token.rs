@@ -29,11 +29,16 @@ impl Repository {
         if url.scheme() != "https" && !(self.uses_plain_http && url.scheme() == "http") {
             return Err(nonsense("its token service does not use TLS".to_owned()));
         }
+        let mut http = &self.http;
+        if let Some(guard) = &self.guard {
+            guard.rules.check(&url).map_err(|error| nonsense(format!("its token service: {error}")))?;
+            http = if guard.rules.is_exempt(&url) { http } else { &guard.client };
+        }
         if let Some(service) = service {
             url.query_pairs_mut().append_pair("service", &service);
         }
         url.query_pairs_mut().append_pair("scope", &format!("repository:{}:pull", self.path));
-        let mut request = self.http.get(url);
+        let mut request = http.get(url);
         if let Some(credentials) = &self.auth.credentials {
             request = self.auth.basic(credentials, request);
         }

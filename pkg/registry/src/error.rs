@@ -105,6 +105,17 @@ pub enum RegistryError {
         /// Message of the registry.
         message: String,
     },
+    /// The settings of this process forbid to connect to it.
+    #[error(
+        "registry {registry} is not asked from here: {reason}; let nodes resolve the image with --resolve-image \
+         worker, or list exactly this HOST:PORT as --insecure-registry of the managers"
+    )]
+    Forbidden {
+        /// Registry host.
+        registry: String,
+        /// Which host it is.
+        reason: String,
+    },
     /// The registry rejected the request.
     #[error("registry {registry} rejected {what} with {status}: {message}")]
     Refused {

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::header::{
+    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use tokio::sync::Semaphore;
 
+use super::address_guard::{AddressGuard, ForbiddenAddress};
 use super::auth::RegistryAuth;
 use super::challenge::AuthChallenge;
 use super::credentials::RegistryCredentials;
@@ -15,7 +18,7 @@ use super::error::{RegistryError, error_message};
 use super::retry::AttemptFailure;
 use super::settings::RegistryPolicy;
 use crate::digest::Digest;
-use crate::document::{DOCKER_LIST, DOCKER_MANIFEST, Descriptor, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST};
+use crate::media_type::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST};
 use crate::reference::Reference;
 
 const CONTENT_DIGEST: &str = "docker-content-digest";
@@ -24,8 +27,10 @@ const MAX_ERROR_BODY: u64 = 16 << 10;
 
 /// Selects a manifest by tag or digest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum ManifestSelector<'a> {
+pub enum ManifestSelector<'a> {
+    /// By its tag.
     Tag(&'a str),
+    /// By its digest.
     Digest(&'a Digest),
 }
 
@@ -41,15 +46,35 @@ impl<'a> ManifestSelector<'a> {
 
 /// A manifest or index, with the media type from the registry.
 #[derive(Debug)]
-pub(crate) struct FetchedManifest {
+pub struct FetchedManifest {
+    /// As the registry says.
     pub media_type: String,
+    /// The document.
     pub bytes: Vec<u8>,
+}
+
+/// What the head of an answer says of a manifest or index.
+#[derive(Debug, Default)]
+pub(super) struct ManifestHead {
+    pub digest: Option<Digest>,
+    pub media_type: Option<String>,
+    /// In bytes.
+    pub size: Option<u64>,
+}
+
+/// How tokens are requested if some addresses are forbidden.
+#[derive(Debug)]
+pub(super) struct TokenGuard {
+    pub rules: AddressGuard,
+    /// For token services that are not exempt.
+    pub client: Client,
 }
 
 /// One repository of a registry, accessed as one user.
 #[derive(Debug)]
-pub(crate) struct Repository {
+pub struct Repository {
     pub(super) http: Client,
+    pub(super) guard: Option<TokenGuard>,
     pub(super) base: String,
     pub(super) registry: String,
     pub(super) path: String,
@@ -57,6 +82,7 @@ pub(crate) struct Repository {
     pub(super) image: String,
     pub(super) uses_plain_http: bool,
     pub(super) auth: RegistryAuth,
+    /// Timeouts and retry limits.
     pub policy: RegistryPolicy,
     /// Held while a layer is fetched.
     pub transfers: Arc<Semaphore>,
@@ -64,6 +90,9 @@ pub(crate) struct Repository {
 
 impl Repository {
     /// Fetches a manifest or an index; one attempt.
+    ///
+    /// # Errors
+    /// Why the attempt failed; the same holds for the functions below.
     pub async fn manifest(&self, named: ManifestSelector<'_>) -> Result<FetchedManifest, AttemptFailure> {
         let what = "the manifest";
         let response = self.send(what, || self.manifest_request(Method::GET, named)).await?;
@@ -76,19 +105,32 @@ impl Repository {
             _ => return Err(self.unexpected(what, response).await),
         }
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default();
-        let media_type = media_type.trim().to_owned();
+        let media_type = media_type(content_type.unwrap_or_default());
         Ok(FetchedManifest { media_type, bytes: self.body(what, response, MAX_DOCUMENT).await? })
     }
 
     /// Requests the digest of a manifest or index without fetching it; `None` when the registry returns
     /// none.
     pub async fn digest(&self, named: ManifestSelector<'_>) -> Result<Option<Digest>, AttemptFailure> {
+        Ok(self.manifest_head(named).await?.digest)
+    }
+
+    /// Requests what a registry says of a manifest or index without fetching it. Each part may be missing.
+    pub(super) async fn manifest_head(
+        &self,
+        named: ManifestSelector<'_>,
+    ) -> Result<ManifestHead, AttemptFailure> {
         let what = "the digest of the manifest";
         let response = self.send(what, || self.manifest_request(Method::HEAD, named)).await?;
-        let header = response.headers().get(CONTENT_DIGEST).and_then(|value| value.to_str().ok());
-        let digest = header.and_then(|text| Digest::parse(text).ok());
-        Ok(digest.filter(|_| response.status() == StatusCode::OK))
+        if response.status() != StatusCode::OK {
+            return Ok(ManifestHead::default());
+        }
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        Ok(ManifestHead {
+            digest: header(CONTENT_DIGEST).and_then(|text| Digest::parse(text).ok()),
+            media_type: header(CONTENT_TYPE.as_str()).map(media_type),
+            size: header(CONTENT_LENGTH.as_str()).and_then(|text| text.parse().ok()),
+        })
     }
 
     fn manifest_request(&self, method: Method, named: ManifestSelector<'_>) -> RequestBuilder {
@@ -100,17 +142,16 @@ impl Repository {
         self.http.request(method, format!("{}/manifests/{name}", self.base)).header(ACCEPT, accept)
     }
 
-    /// Requests the rest of a blob after the first `from` bytes; one attempt.
-    pub async fn blob(&self, blob: &Descriptor, from: u64) -> Result<BlobStream<'_>, AttemptFailure> {
-        let what = format!("blob {}", blob.digest);
-        let url = format!("{}/blobs/{}", self.base, blob.digest);
+    /// Requests the rest of a blob of `size` bytes after the first `from` bytes; one attempt.
+    pub async fn blob(&self, blob: &Digest, size: u64, from: u64) -> Result<BlobStream<'_>, AttemptFailure> {
+        let what = format!("blob {blob}");
+        let url = format!("{}/blobs/{blob}", self.base);
         let request = || match from {
             0 => self.http.get(&url),
             from => self.http.get(&url).header(RANGE, format!("bytes={from}-")),
         };
         let response = self.send(&what, request).await?;
         let nonsense = |reason: String| AttemptFailure::from(self.invalid_answer(&what, reason));
-        let size = blob.size;
         let skip = match response.status() {
             // A registry without resume support sends the blob from the start.
             StatusCode::OK => {
@@ -132,7 +173,7 @@ impl Repository {
             }
             StatusCode::NOT_FOUND => {
                 let (registry, image) = (self.registry.clone(), self.image.clone());
-                let digest = blob.digest.clone();
+                let digest = blob.clone();
                 return Err(RegistryError::UnknownBlob { registry, image, digest }.into());
             }
             _ => return Err(self.unexpected(&what, response).await),
@@ -141,10 +182,10 @@ impl Repository {
     }
 
     /// Fetches a small blob, which the caller checks. Reading stops soon after its declared size.
-    pub async fn document(&self, blob: &Descriptor) -> Result<Vec<u8>, AttemptFailure> {
+    pub async fn document(&self, blob: &Digest, size: u64) -> Result<Vec<u8>, AttemptFailure> {
         let mut bytes = Vec::new();
-        let mut body = self.blob(blob, 0).await?;
-        while bytes.len() as u64 <= blob.size && body.read(&mut bytes).await? {}
+        let mut body = self.blob(blob, size, 0).await?;
+        while bytes.len() as u64 <= size && body.read(&mut bytes).await? {}
         Ok(bytes)
     }
 
@@ -251,7 +292,8 @@ impl Repository {
         }
     }
 
-    pub(crate) fn invalid_answer(&self, what: &str, reason: String) -> RegistryError {
+    /// The error for an answer to `what` that does not follow the protocol.
+    pub fn invalid_answer(&self, what: &str, reason: String) -> RegistryError {
         RegistryError::InvalidAnswer { registry: self.registry.clone(), what: what.to_owned(), reason }
     }
 
@@ -267,9 +309,12 @@ impl Repository {
             let reason = tls.to_string();
             return RegistryError::Tls { registry, reason, advice: advice(tls) }.into();
         }
-        let mut reason: &dyn std::error::Error = error;
+        let mut reason: &(dyn std::error::Error + 'static) = error;
         while let Some(source) = reason.source() {
             reason = source;
+        }
+        if let Some(forbidden) = reason.downcast_ref::<ForbiddenAddress>() {
+            return RegistryError::Forbidden { registry, reason: forbidden.to_string() }.into();
         }
         let reason = reason.to_string();
         if error.is_redirect() {
@@ -280,6 +325,11 @@ impl Repository {
             false => RegistryError::Broken { registry, what, reason }.into(),
         }
     }
+}
+
+/// The type without its parameters.
+fn media_type(content_type: &str) -> String {
+    content_type.split(';').next().unwrap_or_default().trim().to_owned()
 }
 
 /// Finds the TLS error inside another error. An `io::Error` does not return its inner error as source.
@@ -305,7 +355,7 @@ fn advice(error: &rustls::Error) -> &'static str {
 }
 
 /// The bytes of a blob as they arrive.
-pub(crate) struct BlobStream<'a> {
+pub struct BlobStream<'a> {
     repository: &'a Repository,
     response: Response,
     what: String,
@@ -327,6 +377,9 @@ impl BlobStream<'_> {
     }
 
     /// Appends the next bytes to `buffer`; `false` at the end.
+    ///
+    /// # Errors
+    /// The connection broke or stalled.
     pub async fn read(&mut self, buffer: &mut Vec<u8>) -> Result<bool, AttemptFailure> {
         loop {
             let Some(chunk) = self.repository.chunk(&self.what, &mut self.response).await? else {

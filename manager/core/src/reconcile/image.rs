@@ -1,0 +1,112 @@
+//! What the images of services stand for, as managers resolve them.
+
+use std::sync::Arc;
+
+use warren_types::{
+    CanonicalImage, ImageDigest, ImageReference, ImageResolver, PullPolicy, Revision, ServiceId, ServiceName,
+    Timestamp,
+};
+
+use crate::state::{Command, RolloutStep, State, awaits_managers};
+
+/// The most characters of a reason that the state keeps.
+const MAX_REASON: usize = 1000;
+
+/// How managers learn what the image of a service's current revision is. [`pin_command`] records it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageStep {
+    /// A user imported it with this digest, which is used as long as a node has it.
+    UseImport {
+        /// Number of the revision.
+        revision: u64,
+        /// The image.
+        image: ImageReference,
+        /// What the import gave its name.
+        digest: ImageDigest,
+    },
+    /// Its registry is asked.
+    AskRegistry {
+        /// Number of the revision.
+        revision: u64,
+        /// The image.
+        image: ImageReference,
+    },
+}
+
+/// The next step for the image of the service's current revision; `None` if that is pinned, or workers resolve it.
+pub fn image_step(state: &State, id: &ServiceId) -> Option<ImageStep> {
+    let service = state.service(id).filter(|service| awaits_managers(service))?;
+    let (revision, task) = (service.revision.number, &service.revision.task);
+    let (image, imported) = (task.image.clone(), state.imported_image(&CanonicalImage::of(&task.image)));
+    Some(match imported.filter(|_| task.pull != PullPolicy::Always) {
+        Some(imported) => ImageStep::UseImport { revision, image, digest: imported.digest.clone() },
+        None => ImageStep::AskRegistry { revision, image },
+    })
+}
+
+/// The digest that an earlier revision of the service had for the same image.
+pub fn earlier_pin(state: &State, id: &ServiceId) -> Option<ImageDigest> {
+    let service = state.service(id).filter(|service| awaits_managers(service))?;
+    let mut same = service.history.iter().rev().filter(|earlier| is_same_image(earlier, &service.revision));
+    same.find_map(|earlier| service.pins.get(&earlier.number)).cloned()
+}
+
+/// The newest digest that managers resolved for the image of the service in any revision of another service.
+pub fn pin_of_other_service(state: &State, id: &ServiceId) -> Option<(ServiceName, ImageDigest)> {
+    let awaiting = state.service(id).filter(|service| awaits_managers(service))?;
+    let others = state.services().filter(|other| other.id != *id);
+    let pins = others.flat_map(|other| {
+        let revisions = other.history.iter().chain([&other.revision]);
+        let same = revisions.filter(move |revision| is_same_image(revision, &awaiting.revision));
+        same.filter_map(move |revision| {
+            Some((revision.created_at, &other.spec.name, other.pins.get(&revision.number)?))
+        })
+    });
+    let (_, name, digest) = pins.max_by_key(|(created_at, ..)| *created_at)?;
+    Some((name.clone(), digest.clone()))
+}
+
+/// Whether a user wants the digest that the registry has now, while an earlier one is known.
+pub fn is_refresh(state: &State, id: &ServiceId) -> bool {
+    let service = state.service(id).filter(|service| awaits_managers(service));
+    service.is_some_and(|service| service.revision.task.pull == PullPolicy::Always)
+        || earlier_pin(state, id).is_some()
+}
+
+fn is_same_image(one: &Arc<Revision>, other: &Arc<Revision>) -> bool {
+    let of_managers = |revision: &Revision| revision.task.image_resolver() == ImageResolver::Manager;
+    let name = |revision: &Revision| CanonicalImage::of(&revision.task.image);
+    of_managers(one) && of_managers(other) && name(one) == name(other)
+}
+
+/// The command that pins the image of a revision of the service.
+pub fn pin_command(
+    state: &State,
+    service: ServiceId,
+    revision: u64,
+    digest: ImageDigest,
+    now: Timestamp,
+) -> Command {
+    let (term, step) = (state.applied().term, RolloutStep::ImagePinned(digest));
+    Command::AdvanceRollout { term, service, revision, step, at: now }
+}
+
+/// The command that records why the image of the service's revision is not resolved; `None` if the state says so
+/// already. Texts that differ only in digits and letters of hexadecimal numbers are the same: registries put ids of
+/// requests into their messages.
+pub fn unresolved_command(
+    state: &State,
+    service: ServiceId,
+    revision: u64,
+    reason: &str,
+    now: Timestamp,
+) -> Option<Command> {
+    let known = state.service(&service).filter(|known| known.revision.number == revision)?;
+    let reason: Arc<str> = reason.chars().take(MAX_REASON).collect::<String>().into();
+    let words = |text: &str| text.chars().filter(|it| !it.is_ascii_hexdigit()).collect::<String>();
+    if words(&known.rollout.image_reason) == words(&reason) {
+        return None;
+    }
+    let (term, step) = (state.applied().term, RolloutStep::ImageUnresolved(reason));
+    Some(Command::AdvanceRollout { term, service, revision, step, at: now })
+}

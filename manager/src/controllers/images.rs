@@ -1,0 +1,292 @@
+//! Asks registries what the images of services are while this manager leads. [`image_step`] decides.
+
+mod registry_queue;
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use warren_api::Api;
+use warren_api::images::{ImportHolders, ResolveFailure};
+use warren_control::RunOutcome;
+use warren_core::{
+    Command, ImageStep, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service,
+    unresolved_command,
+};
+use warren_session::secret_delivery::newest_credential;
+use warren_store::PublishedState;
+use warren_types::secret_object::registry_host;
+use warren_types::spec::IMAGE_NOT_RESOLVED;
+use warren_types::{CanonicalImage, ImageDigest, ImageReference, ServiceId};
+
+use self::registry_queue::{RegistryAnswer, RegistryQuestion, RegistryQueue};
+
+/// The wait after the first failure; doubles with each further one.
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(2);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// Failures after which a known digest is used for an image that the service did not have before.
+const MIN_FAILURES: u32 = 2;
+/// How long the registry is asked before a known digest is used although a user wants that of the registry.
+const REFRESH_TIME: Duration = Duration::from_secs(180);
+
+/// Pins the images of services. Clones share which are being resolved.
+#[derive(Clone)]
+pub struct ImagePinner {
+    api: Api,
+    running: Arc<Mutex<BTreeMap<ServiceId, RunningStep>>>,
+    queue: Arc<RegistryQueue>,
+    /// An import was recorded.
+    imported: Arc<Notify>,
+}
+
+/// What is being done for a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct RunningStep {
+    revision: u64,
+    /// What an import gave its image.
+    import: Option<ImageDigest>,
+}
+
+/// Why an image is not resolved.
+struct Unresolved {
+    reason: String,
+    /// A digest that is known is better than none.
+    may_fall_back: bool,
+}
+
+impl ImagePinner {
+    /// Asks registries as `api` does.
+    pub fn new(api: Api) -> Self {
+        Self { api, running: Arc::default(), queue: Arc::new(RegistryQueue::new()), imported: Arc::default() }
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<ServiceId, RunningStep>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to resolve the image of the service. `published` is the leader's state.
+    pub fn reconcile(&self, published: &PublishedState, id: ServiceId) -> RunOutcome {
+        let (revision, import) = match image_step(&published.state, &id) {
+            None => {
+                self.running().remove(&id);
+                return RunOutcome::Done;
+            }
+            Some(ImageStep::UseImport { revision, digest, .. }) => (revision, Some(digest)),
+            Some(ImageStep::AskRegistry { revision, .. }) => (revision, None),
+        };
+        let step = RunningStep { revision, import };
+        let before = self.running().insert(id, step.clone());
+        match before {
+            Some(before) if before == step => {}
+            Some(before) if before.revision == revision => self.imported.notify_waiters(),
+            _ => {
+                let pinner = self.clone();
+                self.api.shutdown.spawn_cancellable("image-pin", async move {
+                    pinner.resolve(id, revision).await;
+                    pinner.end(id, revision);
+                });
+            }
+        }
+        RunOutcome::Done
+    }
+
+    /// Asks until the image is pinned, or need not be asked for any more.
+    async fn resolve(&self, id: ServiceId, revision: u64) {
+        let (began, mut failures) = (Instant::now(), 0);
+        loop {
+            let mut imported = pin!(self.imported.notified());
+            imported.as_mut().enable();
+            let Some(step) = self.next_step(id, revision) else { return };
+            let is_pinned = match self.digest_of(&step).await {
+                Ok(digest) => self.pin(id, revision, digest).await,
+                Err(unresolved) => {
+                    failures += 1;
+                    let known = match self.may_use_known(&unresolved, id, failures, began.elapsed()) {
+                        true => self.known_digest(id, image_of(&step)).await,
+                        false => None,
+                    };
+                    self.pin_known(id, revision, image_of(&step), known, &unresolved).await
+                }
+            };
+            if is_pinned {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(retry_delay(failures)) => {}
+                () = imported => {}
+            }
+        }
+    }
+
+    /// The next step, as long as this manager leads and the image of this revision is to be resolved.
+    fn next_step(&self, id: ServiceId, revision: u64) -> Option<ImageStep> {
+        let is_newest = self.running().get(&id).is_some_and(|running| running.revision == revision);
+        let published = self.api.store.read();
+        let step = image_step(&published.state, &id).filter(|_| is_newest && published.role.can_plan)?;
+        let (ImageStep::UseImport { revision: current, .. }
+        | ImageStep::AskRegistry { revision: current, .. }) = &step;
+        (*current == revision).then_some(step)
+    }
+
+    async fn digest_of(&self, step: &ImageStep) -> Result<ImageDigest, Unresolved> {
+        let (image, imported) = match step {
+            ImageStep::UseImport { image, digest, .. } => (image, Some(digest)),
+            ImageStep::AskRegistry { image, .. } => (image, None),
+        };
+        if let Some(digest) = imported {
+            let published = self.api.store.read();
+            match self.api.import_holders(&published.state, &CanonicalImage::of(image), digest).await {
+                ImportHolders::Held => return Ok(digest.clone()),
+                ImportHolders::Gone => {}
+                ImportHolders::Silent(nodes) => {
+                    let nodes = nodes.join(", ");
+                    let reason = format!(
+                        "it was imported as {digest}, and nodes that may have it do not say so: {nodes}"
+                    );
+                    return Err(Unresolved { reason, may_fall_back: false });
+                }
+            }
+        }
+        self.ask(image).await.map_err(|ResolveFailure { reason, is_transient }| match imported {
+            None => Unresolved { reason, may_fall_back: is_transient },
+            Some(digest) => Unresolved {
+                reason: format!("no node that is READY has its import {digest} any more, and {reason}"),
+                may_fall_back: is_transient,
+            },
+        })
+    }
+
+    async fn ask(&self, image: &ImageReference) -> RegistryAnswer {
+        let published = self.api.store.read();
+        let credential = newest_credential(&published.state, image);
+        let question = RegistryQuestion {
+            registry: registry_host(image),
+            image: CanonicalImage::of(image).to_string(),
+            credential: credential.map(|(object, number, _)| (object.id, number)),
+        };
+        let request = || async {
+            let resolved = self.api.resolve_image(&published.state, image).await?;
+            Ok(ImageDigest::from(&resolved.digest))
+        };
+        self.queue.ask(question, request).await
+    }
+
+    /// A digest that a user wants to be replaced is used only after a while.
+    fn may_use_known(&self, why: &Unresolved, id: ServiceId, failures: u32, elapsed: Duration) -> bool {
+        why.may_fall_back
+            && match is_refresh(&self.api.store.read().state, &id) {
+                true => elapsed >= REFRESH_TIME,
+                false => failures >= MIN_FAILURES,
+            }
+    }
+
+    /// A digest of the image that managers can vouch for, and where it is from.
+    async fn known_digest(&self, id: ServiceId, image: &ImageReference) -> Option<(ImageDigest, String)> {
+        let published = self.api.store.read();
+        let state = &published.state;
+        if let Some(digest) = earlier_pin(state, &id) {
+            return Some((digest, "that it had before".to_owned()));
+        }
+        if let Some((service, digest)) = pin_of_other_service(state, &id) {
+            return Some((digest, format!("that service {service} has")));
+        }
+        let digest = self.api.digest_on_managers(state, &CanonicalImage::of(image)).await?;
+        Some((digest, "that nodes of managers have under this name".to_owned()))
+    }
+
+    /// Pins the known digest, if there is one, and records why. Returns whether the image is pinned.
+    async fn pin_known(
+        &self,
+        id: ServiceId,
+        revision: u64,
+        image: &ImageReference,
+        known: Option<(ImageDigest, String)>,
+        Unresolved { reason, .. }: &Unresolved,
+    ) -> bool {
+        let Some((digest, origin)) = known else {
+            tracing::info!(service = %id, %image, reason, "image not resolved; retrying");
+            self.record(id, revision, &failure_text(image, reason)).await;
+            return false;
+        };
+        tracing::warn!(service = %id, %image, %digest, origin, reason, "using a known digest");
+        let text = format!(
+            "{IMAGE_NOT_RESOLVED} {image}: {reason}; the service uses {digest}, {origin}; `warren service update \
+             --force` asks again"
+        );
+        if !self.pin(id, revision, digest).await {
+            return false;
+        }
+        self.record(id, revision, &text).await;
+        true
+    }
+
+    /// Returns whether the image is pinned.
+    async fn pin(&self, id: ServiceId, revision: u64, digest: ImageDigest) -> bool {
+        let now = self.api.clock.now();
+        let command = pin_command(&self.api.store.read().state, id, revision, digest, now);
+        self.propose(id, command).await
+    }
+
+    /// Records the reason for users of all managers, unless the state has it.
+    async fn record(&self, id: ServiceId, revision: u64, reason: &str) {
+        let now = self.api.clock.now();
+        let command = unresolved_command(&self.api.store.read().state, id, revision, reason, now);
+        if let Some(command) = command {
+            self.propose(id, command).await;
+        }
+    }
+
+    async fn propose(&self, id: ServiceId, command: Command) -> bool {
+        let written = self.api.store.propose_locally(command).await;
+        if let Err(error) = &written {
+            tracing::debug!(service = %id, %error, "image not recorded; retrying");
+        }
+        written.is_ok()
+    }
+
+    fn end(&self, id: ServiceId, revision: u64) {
+        let mut running = self.running();
+        if running.get(&id).is_some_and(|running| running.revision == revision) {
+            running.remove(&id);
+        }
+    }
+}
+
+fn image_of(step: &ImageStep) -> &ImageReference {
+    match step {
+        ImageStep::UseImport { image, .. } | ImageStep::AskRegistry { image, .. } => image,
+    }
+}
+
+fn failure_text(image: &ImageReference, reason: &str) -> String {
+    format!(
+        "{IMAGE_NOT_RESOLVED} {image}: {reason}; import it with `warren image import`, or let nodes resolve \
+         it with --resolve-image worker"
+    )
+}
+
+fn retry_delay(failures: u32) -> Duration {
+    MIN_RETRY_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_become_rare() {
+        let delays = [1, 2, 5, 6, u32::MAX].map(|failures| retry_delay(failures).as_secs());
+        assert_eq!(delays, [2, 4, 32, 60, 60]);
+    }
+
+    #[test]
+    fn failure_says_what_to_do() {
+        let text = failure_text(&"web:1".parse().unwrap(), "cannot reach registry docker.io: no route");
+        for part in ["web:1", "no route", "warren image import", "--resolve-image worker"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

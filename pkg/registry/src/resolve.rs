@@ -1,0 +1,88 @@
+//! Resolves a name in its registry without fetching the image.
+
+use std::fmt::Debug;
+
+use crate::client::{FetchedManifest, ManifestHead, ManifestSelector, Repository};
+use crate::clients::RegistryClients;
+use crate::credentials::RegistryCredentials;
+use crate::digest::Digest;
+use crate::error::RegistryError;
+use crate::media_type::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
+use crate::reference::Reference;
+use crate::retry::{AttemptFailure, RetryCounter};
+
+const IMAGE_TYPES: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST];
+
+/// What a name stands for in its registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedName {
+    /// Digest of the index, or of the manifest of an image for one platform.
+    pub digest: Digest,
+    /// Media type of the index or manifest.
+    pub media_type: String,
+    /// Bytes of the index or manifest.
+    pub size: u64,
+}
+
+/// Tells what names stand for: [`RegistryClients`], or in tests a table.
+#[async_trait::async_trait]
+pub trait ResolveNames: Debug + Send + Sync {
+    /// What the name stands for now. Stores nothing.
+    ///
+    /// # Errors
+    /// [`RegistryError::is_transient`]: whether a retry may succeed.
+    async fn resolve(
+        &self,
+        reference: &Reference,
+        credentials: Option<RegistryCredentials>,
+    ) -> Result<ResolvedName, RegistryError>;
+}
+
+#[async_trait::async_trait]
+impl ResolveNames for RegistryClients {
+    async fn resolve(
+        &self,
+        reference: &Reference,
+        credentials: Option<RegistryCredentials>,
+    ) -> Result<ResolvedName, RegistryError> {
+        let repository = self.repository(reference, credentials).await?;
+        let selector = ManifestSelector::from_reference(reference);
+        let mut tries = RetryCounter::new(self.policy());
+        loop {
+            match repository.resolve(selector, reference.digest()).await {
+                Ok(resolved) => return Ok(resolved),
+                Err(failure) => tokio::time::sleep(tries.next_delay(failure)?).await,
+            }
+        }
+    }
+}
+
+impl Repository {
+    /// What the name stands for; one attempt. The document is only fetched if the head of the answer does not tell:
+    /// registries count what is fetched.
+    async fn resolve(
+        &self,
+        selector: ManifestSelector<'_>,
+        expected: Option<&Digest>,
+    ) -> Result<ResolvedName, AttemptFailure> {
+        let is_image = |media_type: &str| IMAGE_TYPES.contains(&media_type);
+        let is_expected = |digest: &Digest| expected.is_none_or(|expected| expected == digest);
+        if let ManifestHead { digest: Some(digest), media_type: Some(media_type), size: Some(size) } =
+            self.manifest_head(selector).await?
+            && is_image(&media_type)
+            && is_expected(&digest)
+        {
+            return Ok(ResolvedName { digest, media_type, size });
+        }
+        let FetchedManifest { media_type, bytes } = self.manifest(selector).await?;
+        let digest = Digest::of(&bytes);
+        let invalid = |reason| Err(self.invalid_answer("the manifest", reason).into());
+        if !is_expected(&digest) {
+            return invalid(format!("its digest is {digest}"));
+        }
+        if !is_image(&media_type) {
+            return invalid(format!("its media type is {media_type:?}; use an OCI or Docker image"));
+        }
+        Ok(ResolvedName { digest, media_type, size: bytes.len() as u64 })
+    }
+}

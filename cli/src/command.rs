@@ -86,7 +86,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Complete { words } => completion::candidates(&global, &words).await.map(success),
         CliCommand::Version => version::run(&global).map(success),
     };
-    global.connected_cluster.save_addresses();
+    global.connected_cluster.save().await;
     ended
 }
 

@@ -1,9 +1,10 @@
 //! The cluster that a command connected to, for the addresses that are stored in its context.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warren_client::{Client, ClientIdentity, Contexts};
+use warren_security::{CaDigest, Roots};
 
 /// The cluster that a command connected to, if any. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -23,11 +24,23 @@ impl ConnectedCluster {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
     }
 
-    /// Stores the addresses that the managers reported in the contexts file, if they changed. Runs after the command;
-    /// if the file is in use or not writable, the next command tries again.
-    pub fn save_addresses(&self) {
+    /// Stores in the contexts file what the managers reported, if it changed: their addresses, and the certificate
+    /// authority, with a certificate of it. Runs after the command; if the file is in use or not writable, the next
+    /// command tries again.
+    pub async fn save(&self) {
         let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let ContextConnection { client, file, context, identity } = known;
+        let identity = match renew(&client, &file, &identity).await {
+            Ok(None) => identity,
+            Ok(Some(renewed)) => {
+                tracing::debug!(context, "the context has the new certificate authority");
+                renewed
+            }
+            Err(error) => {
+                tracing::warn!(context, %error, "the certificate authority was replaced, and the context not updated");
+                identity
+            }
+        };
         match Contexts::update_addresses(
             &file,
             &context,
@@ -39,4 +52,26 @@ impl ConnectedCluster {
             Err(error) => tracing::debug!(context, %error, "the addresses of the managers were not stored"),
         }
     }
+}
+
+/// Renews the certificate of the context if the managers report another certificate authority than it trusts. Returns
+/// the new identity.
+async fn renew(
+    client: &Client,
+    file: &Path,
+    identity: &ClientIdentity,
+) -> Result<Option<ClientIdentity>, warren_client::Error> {
+    let trusts_only = |identity: &ClientIdentity, wanted: CaDigest| {
+        Roots::parse(&identity.ca).is_ok_and(|roots| roots.digests() == [wanted])
+    };
+    let Some(wanted) = client.authority().filter(|wanted| !trusts_only(identity, *wanted)) else {
+        return Ok(None);
+    };
+    let renewed = client.users().renew(identity).await?;
+    // A manager that lags trusts an earlier authority as well: the next command tries again.
+    if !trusts_only(&renewed, wanted) {
+        return Ok(None);
+    }
+    Contexts::replace_identities(file, |known| known == identity, &renewed)?;
+    Ok(Some(renewed))
 }

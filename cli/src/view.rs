@@ -2,6 +2,7 @@
 //! Absent values are left out.
 
 pub mod audit;
+pub mod ca;
 pub mod cluster;
 pub mod context;
 pub mod document;

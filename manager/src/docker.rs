@@ -36,13 +36,20 @@ pub(crate) fn serve(
             let (issuer, clock, names) = (keys.clone(), clock.clone(), names(config, address));
             let issue = move || {
                 let now = UNIX_EPOCH + Duration::from_millis(clock.unix_millis());
-                issuer.authority.issue_web_server(&names, now)
+                issuer.authority.load().issue_web_server(&names, now)
             };
             let certificate = WebCertificate::new(issue()?).map_err(AuthorityError::from)?;
-            let tls = web_server_config(&keys.authority.roots(), certificate.clone())?;
-            services.api.background_tasks.spawn("docker-certificate", REISSUE_INTERVAL, move || {
-                let replaced = issue().and_then(|issued| Ok(certificate.replace(issued)?));
-                std::future::ready(replaced.map_err(BoxError::from))
+            let tls = web_server_config(keys.trust.clone(), certificate.clone())?;
+            let reissue =
+                services.api.background_tasks.spawn("docker-certificate", REISSUE_INTERVAL, move || {
+                    let replaced = issue().and_then(|issued| Ok(certificate.replace(issued)?));
+                    std::future::ready(replaced.map_err(BoxError::from))
+                });
+            let mut authorities = keys.trust.changes();
+            shutdown.spawn_cancellable("docker-authority", async move {
+                while authorities.changed().await.is_ok() {
+                    reissue.wake();
+                }
             });
             Some(tls)
         }

@@ -27,7 +27,7 @@ use warren_log::DataDir;
 use warren_peers::server::{PeerServer, PeerServerParts as PeerParts};
 use warren_peers::{PeerCredentials, Peers};
 use warren_replica::KnownManager;
-use warren_security::{Credentials, Roots};
+use warren_security::{Credentials, Roots, Trust};
 use warren_session::leader::LeaderWatch;
 use warren_session::server::SessionServer;
 use warren_session::session_handler::SessionContext;
@@ -43,7 +43,9 @@ use warren_types::{ClusterId, ClusterSettingsChange, DataPlane, ManagerAddress, 
 
 pub use self::error::{ManagerFailure, ManagerStartError};
 use self::identity::load_identity;
-use self::maintenance::{await_at_peers, fetch_from_peers, renew_certificates, start_controllers};
+use self::maintenance::{
+    await_at_peers, fetch_from_peers, follow_ca_rotation, renew_certificates, start_controllers,
+};
 use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
 use crate::config::{ManagerConfig, ManagerTuning};
@@ -117,7 +119,12 @@ impl Manager {
 
     /// The CAs that clients and workers of the cluster trust.
     pub fn roots(&self) -> Roots {
-        self.keys.authority.roots()
+        self.keys.trust.roots()
+    }
+
+    /// The same, as they are replaced.
+    pub fn trust(&self) -> Arc<Trust> {
+        self.keys.trust.clone()
     }
 
     /// The current certificate of this machine's administrator.
@@ -230,6 +237,7 @@ async fn start(
         member_identity::finish_init(dir)?;
     }
     renew_certificates(keys, &clock, &background_tasks, tuning.certificate_check_interval);
+    follow_ca_rotation(keys, &stamp, store, &background_tasks)?;
     serve(opening, (clock, stamp, background_tasks), shutdown)
 }
 
@@ -257,11 +265,11 @@ async fn open(
         listeners.address().map_err(|source| ListenError::Listen { address: config.listen, source })?;
     let advertised = config.advertise.resolve(address.port())?;
 
-    let roots = keys.authority.roots();
+    let cluster = keys.cluster.to_string();
     let shown = PeerCredentials {
-        cluster: keys.authority.cluster(),
+        cluster: &cluster,
         id: keys.id,
-        roots: &roots,
+        trust: keys.trust.clone(),
         certificate: keys.manager.clone(),
     };
     let (peers, wire, unsent) =
@@ -483,7 +491,7 @@ fn serve(
         peers: PeerServer::new(parts),
         request_metrics: metrics.requests.clone(),
     };
-    listeners.serve(&keys.authority.roots(), keys.manager.clone(), &services, &shutdown)?;
+    listeners.serve(keys.trust.clone(), keys.manager.clone(), &services, &shutdown)?;
     let docker_address = docker.address();
     docker::serve(docker, &config, &keys, &clock, &services, &shutdown)?;
     tracing::info!(%address, cluster = %keys.cluster, member = identity.member_id, "manager is serving");

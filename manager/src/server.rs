@@ -35,7 +35,7 @@ use warren_proto::v1::users_server::UsersServer;
 use warren_proto::v1::volumes_server::VolumesServer;
 use warren_security::{
     AuthorityError, HandshakeLimits, IncomingConnections, LocalListener, LocalSocketError,
-    ReloadableCertificate, Roots, TlsError, serve_local, serve_tls, server_config,
+    ReloadableCertificate, TlsError, Trust, serve_local, serve_tls, trusting_server_config,
 };
 use warren_session::establish_service::SessionService;
 use warren_session::server::SessionServer;
@@ -137,12 +137,12 @@ impl Listeners {
     /// [`ListenError::Tls`].
     pub fn serve(
         self,
-        roots: &Roots,
+        trust: Arc<Trust>,
         certificate: Arc<ReloadableCertificate>,
         services: &GrpcServices,
         shutdown: &Shutdown,
     ) -> Result<(), ListenError> {
-        let config = server_config(roots, certificate)?;
+        let config = trusting_server_config(trust, certificate)?;
         let tls = serve_tls(self.tcp, config, HandshakeLimits::default());
         spawn("api-port", tls, services, shutdown);
         spawn("api-socket", serve_local(self.local), services, shutdown);

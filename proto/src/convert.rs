@@ -29,7 +29,7 @@ mod update;
 mod wire_form;
 
 pub use enums::{
-    availability, data_plane, desired_task_state, health, node_condition, node_role, node_status,
+    availability, ca_phase, data_plane, desired_task_state, health, node_condition, node_role, node_status,
     secret_object_kind, suffrage, task_state, user_role,
 };
 pub use request::replicas;

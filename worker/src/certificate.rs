@@ -1,17 +1,21 @@
-//! Renews this node's certificate with its existing key, since the node's id follows from the key.
+//! Renews this node's certificate with its existing key, since the node's id follows from the key: in time, and when
+//! the certificate authority of the cluster was replaced.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Status;
-use warren_control::{BackgroundTasks, Clock, RunOutcome, RunnerSettings, WorkQueue};
+use warren_control::{BackgroundTasks, Clock, RunOutcome, RunnerSettings, Shutdown, WorkQueue};
 use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_security::{
-    AuthorityError, CertificateRequest, Credentials, MembershipStore, NodeMembership, NodeMembershipError,
-    ReloadableCertificate, Roots,
+    AuthorityError, CertificateRequest, Credentials, MaterialError, MembershipStore, NodeMembership,
+    NodeMembershipError, ReloadableCertificate, Roots, TlsError, Trust,
 };
+use warren_task::DesiredState;
+use warren_types::CaDigest;
 
 use crate::session::{ManagerDialError, SharedDialer};
 
@@ -47,6 +51,10 @@ enum RenewalError {
     Refused { manager: String, status: Status },
     #[error("manager {0} did not renew the certificate within {ANSWER_DEADLINE:?}")]
     Timeout(String),
+    #[error("manager {manager} answered with certificate authorities that cannot be read")]
+    Authorities { manager: String, source: MaterialError },
+    #[error("cannot use the certificate authorities of the cluster")]
+    Trust(#[from] TlsError),
 }
 
 /// Renews the certificate of this node.
@@ -55,6 +63,10 @@ pub(crate) struct CertificateRenewal {
     pub store: MembershipStore,
     /// Certificate resolver of connections.
     pub live: Arc<ReloadableCertificate>,
+    /// What connections trust.
+    pub trust: Arc<Trust>,
+    /// Its settings say which authority the node is to trust.
+    pub desired_state: watch::Receiver<DesiredState>,
     /// Dialer of managers.
     pub dial: SharedDialer,
     /// Places the renewal within its window; constant while the agent runs.
@@ -64,9 +76,21 @@ pub(crate) struct CertificateRenewal {
 
 impl CertificateRenewal {
     /// Checks now, and then whenever renewal may be due.
-    pub fn start(self, background_tasks: &BackgroundTasks) {
+    pub fn start(self, background_tasks: &BackgroundTasks, shutdown: &Shutdown) {
         let (queue, renewal) = (WorkQueue::new(1), Arc::new(self));
-        queue.handle().wake(()).expect("an empty queue has room for one key");
+        let (wake, mut desired_state) = (queue.handle(), renewal.desired_state.clone());
+        wake.wake(()).expect("an empty queue has room for one key");
+        shutdown.spawn_cancellable("worker.authority", async move {
+            let mut known = None;
+            while desired_state.changed().await.is_ok() {
+                let wanted = desired_state.borrow_and_update().settings.as_ref().and_then(|it| it.authority);
+                if wanted != known {
+                    known = wanted;
+                    // The queue has room for its only key.
+                    let _ = wake.wake(());
+                }
+            }
+        });
         background_tasks.spawn_queue("worker.certificate", queue, SETTINGS, move |()| {
             let renewal = Arc::clone(&renewal);
             async move {
@@ -82,7 +106,7 @@ impl CertificateRenewal {
     /// Renews the certificate if due, and returns the delay until the next check.
     async fn ensure(&self, now: SystemTime) -> Result<Duration, RenewalError> {
         let (credentials, roots) = self.load().await?;
-        if !credentials.is_renewal_due(now, self.random) {
+        if !credentials.is_renewal_due(now, self.random) && self.wanted_authority().is_none() {
             return Ok(self.next_check(&credentials, now));
         }
         if now >= credentials.expires_at() {
@@ -97,16 +121,34 @@ impl CertificateRenewal {
         // state. The session gets a reliable answer.
         let refused = |status| RenewalError::Refused { manager: manager.clone(), status };
         let answer = answer.map_err(|_| RenewalError::Timeout(manager.clone()))?.map_err(refused)?;
+        let v1::RenewResponse { certificate, authorities } = answer.into_inner();
+        let unreadable = |source| RenewalError::Authorities { manager: manager.clone(), source };
+        let answered = Roots::parse(&authorities).map_err(unreadable)?;
+        let is_wanted = self.wanted_authority().is_some_and(|wanted| answered.digests() == [wanted]);
+        // A manager that lags has other ones. The certificate goes with those from before as well.
+        let roots = if is_wanted { answered } else { roots };
         let store = self.store.clone();
-        let renewed =
-            tokio::task::spawn_blocking(move || store.complete(&roots, &answer.into_inner().certificate));
-        let renewed = renewed.await.expect("checking and writing a certificate does not panic")?;
+        let renewed = tokio::task::spawn_blocking(move || {
+            store.complete(&roots, &certificate).map(|renewed| (renewed, roots))
+        });
+        let (renewed, roots) = renewed.await.expect("checking and writing a certificate does not panic")?;
         self.live.replace(&renewed);
+        self.trust.replace(&roots, &[])?;
         tracing::info!(manager, "renewed the node's certificate");
         Ok(self.next_check(&renewed, now))
     }
 
+    /// The only authority that this node is to trust, if it trusts another one.
+    fn wanted_authority(&self) -> Option<CaDigest> {
+        let wanted = self.desired_state.borrow().settings.as_ref().and_then(|settings| settings.authority);
+        wanted.filter(|wanted| self.trust.roots().digests() != [*wanted])
+    }
+
     fn next_check(&self, credentials: &Credentials, now: SystemTime) -> Duration {
+        if self.wanted_authority().is_some() {
+            // The manager that answered trusts an earlier authority as well, for a moment.
+            return MIN_CHECK_INTERVAL;
+        }
         let left = credentials.renew_at(self.random).duration_since(now).unwrap_or_default();
         left.clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::handlers::images::fake::FakeImages;
 pub use crate::network::dns::loopback_dns;
@@ -16,6 +16,7 @@ use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prob
 use warren_image::{Digest, Reference};
 use warren_network::WireGuard;
 use warren_runtime::fake::FakeRuntime;
+use warren_security::{CertificateAuthority, Trust};
 use warren_task::DesiredState;
 use warren_types::fixtures::task_assignment;
 pub use warren_types::fixtures::{image_digest as digest, published_port as port};
@@ -144,7 +145,14 @@ pub fn settings() -> NodeSettings {
         heartbeat: Duration::from_secs(5),
         sync: Duration::from_secs(3),
         managers: Vec::new(),
+        authority: None,
     }
+}
+
+/// Of a cluster of its own.
+pub fn trust() -> Arc<Trust> {
+    let authority = CertificateAuthority::create(&settings().cluster.to_string(), SystemTime::now()).unwrap();
+    Trust::new(&authority.roots()).unwrap()
 }
 
 /// The checks of a node with the settings above.

@@ -31,6 +31,7 @@ use warren_control::{BackgroundTasks, Backoff, RandomSource};
 use warren_daemon::error_chain;
 use warren_image::ImportedName;
 use warren_runtime::Runtime;
+use warren_security::Trust;
 use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeId, WireGuardKey};
 
@@ -77,6 +78,8 @@ pub(crate) struct SessionContext {
     /// Identity of this node's certificate.
     pub cluster: ClusterId,
     pub node: NodeId,
+    /// Which authorities the managers must have certificates of.
+    pub trust: Arc<Trust>,
     pub desired_state: watch::Sender<DesiredState>,
     pub network_view: watch::Sender<NetworkView>,
     /// The version of the network view that the kernel, the DNS server and the cache have.
@@ -116,10 +119,12 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
         if let Some(settings) = &context.desired_state.borrow().settings {
             dial.set_managers(&settings.managers);
         }
+        // From before the handshake: a manager that was verified by an earlier authority is left.
+        let authorities = context.trust.changes();
         let session = async {
             let connected = dial.dial().await?;
             let (manager, begun) = (connected.manager.clone(), Instant::now());
-            let ended = established::run(&context, connected, &stop).await;
+            let ended = established::run(&context, connected, authorities, &stop).await;
             Ok::<_, ManagerDialError>((manager, begun.elapsed(), ended))
         };
         let attempt = tokio::select! {

@@ -17,7 +17,7 @@ use warren_control::{
 use warren_image::{ImageStore, ImportOptions};
 use warren_security::files::{FileError, ensure_private_dir};
 use warren_security::{
-    Identity, MembershipStore, ReloadableCertificate, Role, Roots, TlsError, client_config,
+    Identity, MembershipStore, ReloadableCertificate, Role, TlsError, Trust, trusting_client_config,
 };
 use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeCondition, NodeId};
@@ -72,8 +72,8 @@ pub struct WorkerConfig {
     pub managers: Vec<String>,
     /// Certificate and key of this node.
     pub certificate: Arc<ReloadableCertificate>,
-    /// Trusted roots.
-    pub roots: Roots,
+    /// What it trusts.
+    pub trust: Arc<Trust>,
     /// Configured values that replace measured ones.
     pub overrides: NodeOverrides,
     /// Maximum size of an image archive in bytes, both packed and unpacked.
@@ -170,7 +170,7 @@ impl Worker {
     /// Adopts the containers on this machine, then connects to a manager. Returns at once; see
     /// [`Worker::ready`]. A node with a removal record does not connect: it only removes its containers.
     pub async fn start(config: WorkerConfig, backends: HostBackends) -> Result<Self, WorkerStartError> {
-        let tls = client_config(&config.roots, Some(Arc::clone(&config.certificate)))?;
+        let tls = trusting_client_config(Arc::clone(&config.trust), Some(Arc::clone(&config.certificate)))?;
         let (_, node) = node_identity(&config.certificate.identity())?;
         let dialer = TlsDialer::new(node, config.managers.clone(), tls);
         let dial: SharedDialer = match &config.membership {
@@ -306,9 +306,10 @@ impl Worker {
         let pressure =
             image_gc::start(Arc::clone(&image_gc), Arc::clone(&meter), &background_tasks, shutdown.token());
         if let Some(store) = config.membership.filter(|_| !is_removed) {
-            let (live, dial) = (config.certificate, Arc::clone(&dial));
-            CertificateRenewal { store, live, dial, random: chance(), clock: Arc::clone(&clock) }
-                .start(&background_tasks);
+            let (live, dial, trust) = (config.certificate, Arc::clone(&dial), Arc::clone(&config.trust));
+            let (random, clock, desired_state) = (chance(), Arc::clone(&clock), desired_rx.clone());
+            CertificateRenewal { store, live, trust, desired_state, dial, random, clock }
+                .start(&background_tasks, &shutdown);
         }
         let containers = CheckContainers {
             runtime: Arc::clone(&backends.runtime),
@@ -343,6 +344,7 @@ impl Worker {
         let context = SessionContext {
             cluster,
             node,
+            trust: config.trust,
             desired_state,
             network_view,
             applied_network: acknowledged_rx,

@@ -22,6 +22,9 @@ pub enum ClusterCommand {
     Audit(AuditArgs),
     /// Show what is weaker than it could be: traffic, tokens, logins, privileges, images, versions
     CheckSecurity,
+    /// Show and replace the certificate authority
+    #[command(subcommand)]
+    Ca(CaCommand),
     /// List background tasks of managers and agents
     #[command(visible_alias = "bg")]
     BackgroundTasks {
@@ -30,6 +33,18 @@ pub enum ClusterCommand {
         name: Option<String>,
         #[command(flatten)]
         listing: ListingArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CaCommand {
+    /// Show the certificate authority, and how far its replacement is
+    Status,
+    /// Replace the certificate authority while everything runs; repeatable, and continues one that is in progress
+    Rotate {
+        /// Return without waiting until no ready node trusts the earlier certificate authority
+        #[arg(long, short)]
+        detach: bool,
     },
 }
 

@@ -1,5 +1,7 @@
 //! `warren cluster ...`
 
+mod ca;
+
 use std::collections::BTreeSet;
 
 use warren_client::Client;
@@ -20,6 +22,7 @@ pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), Com
         ClusterCommand::CheckSecurity => super::security_check::run(global).await,
         ClusterCommand::Events(args) => super::events::run(global, args).await,
         ClusterCommand::Update(args) => update(global, &args).await,
+        ClusterCommand::Ca(command) => ca::run(global, command).await,
         ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,
     }
 }

@@ -203,6 +203,9 @@ async fn rm(global: &GlobalArgs, managers: &[String], force: bool) -> Result<(),
         }
         output::print(&format!("{}\n", removed.name))?;
     }
+    eprintln!(
+        "if somebody may have a copy of its data, replace the key in it: run `warren cluster ca rotate`"
+    );
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use warren_manager::process::{
     COMPONENT as MANAGER, ManagerSetup, ManagerStartOutcome, ManagerStartReason, ensure_member,
     keep_contexts_current, or_data_dir_in_use, removed_node, start, superseded_node, wait_failed,
 };
-use warren_security::{Credentials, ReloadableCertificate, Roots};
+use warren_security::{Credentials, ReloadableCertificate, Roots, Trust};
 use warren_telemetry::Telemetry;
 use warren_types::{NodeDescription, Resources};
 use warren_worker::Worker;
@@ -90,7 +90,8 @@ async fn clean_up_node(
         run_dir: plan.run_dir.clone(),
         managers: Vec::new(),
         certificate: ReloadableCertificate::new(&credentials),
-        roots,
+        trust: Trust::new(&roots)
+            .map_err(|error| CommandError::new(ExitKind::Failed, WHAT, error_chain(&error), ""))?,
         membership: None,
         address: Some(plan.advertise_host.clone()),
         flags: flags.clone(),
@@ -229,7 +230,7 @@ async fn start_worker(
         run_dir: plan.run_dir.clone(),
         managers: vec![ManagerSetup::local_address(manager.address())],
         certificate: agent.live_certificate,
-        roots: manager.roots(),
+        trust: manager.trust(),
         membership: None,
         address: Some(plan.advertise_host.clone()),
         flags,

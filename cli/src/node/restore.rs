@@ -58,7 +58,7 @@ pub async fn restore(
     let keys = ManagerKeys::open(&node.plan.data_dir.join("manager"), false, SystemTime::now());
     let keys = keys.map_err(|error| failed(&error.into()))?;
     let admin = keys.admin().borrow().clone();
-    let context = write_admin_context(&address, &[], keys.cluster, &keys.authority.roots(), &admin);
+    let context = write_admin_context(&address, &[], keys.cluster, &keys.trust.roots(), &admin);
     text += context.as_deref().unwrap_or_default();
     output::print(&text)
 }

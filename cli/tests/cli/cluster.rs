@@ -47,6 +47,38 @@ fn settings_are_changed_and_shown() {
 }
 
 #[test]
+fn ca_is_replaced_with_progress() {
+    let person = CliUser::new();
+    let old = "ab".repeat(32);
+    assert_eq!(person.ok(&["cluster", "ca", "status"]), format!("caDigest: {old}\n"));
+    let ran = person.warren(&["cluster", "ca", "rotate"]);
+    assert_eq!((ran.code, ran.stdout), (0, format!("{}\n", "cd".repeat(32))));
+    for expected in [
+        "m3: manager without a new certificate; if it is down, start it, or remove it with `warren manager rm m3`\n",
+        "managers 2/3, nodes 4/5, users 1/2\n",
+        "w5: node that trusts the earlier certificate authority\n",
+        "managers 3/3, nodes 5/5, users 1/2\n",
+        "users that have not renewed: ann; each does so with the next command\n",
+    ] {
+        assert!(ran.stderr.contains(expected), "{expected}: {}", ran.stderr);
+    }
+    let shown: Value = serde_json::from_str(&person.ok(&["cluster", "ca", "status", "-o", "json"])).unwrap();
+    assert_eq!(shown["rotation"]["phase"], "complete");
+    assert_eq!(shown["rotation"]["users"], json!({"renewed": 1, "total": 2, "missing": ["ann"]}));
+}
+
+#[test]
+fn detached_rotation_returns_and_the_next_one_waits() {
+    let person = CliUser::new();
+    let ran = person.warren(&["cluster", "ca", "rotate", "--detach"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, &*format!("{}\n", "cd".repeat(32))));
+    assert!(ran.stderr.contains("is being replaced; see `warren cluster ca status`"), "{}", ran.stderr);
+    person.fails(7, &["cluster", "ca", "rotate", "--timeout=0s"]);
+    let ran = person.warren(&["cluster", "ca", "rotate"]);
+    assert_eq!((ran.code, ran.stdout), (0, format!("{}\n", "cd".repeat(32))));
+}
+
+#[test]
 fn events_are_lines_and_a_later_begin_is_told() {
     let person = CliUser::new();
     let ran = person.warren(&["events", "service/web", "--since", "10m"]);

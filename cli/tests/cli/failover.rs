@@ -34,6 +34,33 @@ fn unused_address() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
+/// The context from before is enough to connect to managers that have certificates of the new authority.
+#[test]
+fn contexts_file_follows_the_replacement_of_the_authority() {
+    let (person, old) = (CliUser::new(), authority());
+    let new = old.successor(SystemTime::now()).unwrap().without_predecessors();
+    let (before, first) = person.manager.add_peer(&old);
+    context(&person, &old, &format!("addresses = [\"{before}\"]"));
+    let shown = || fs::read_to_string(person.path("contexts.toml")).unwrap();
+    let written = shown();
+    person.ok(&["cluster", "info"]);
+    assert_eq!(shown(), written, "nothing was replaced");
+    drop(first);
+    // It accepts the certificate from before, as managers do, whose list has its key.
+    let (address, _serving) = person.manager.add_peer_trusting(&new, &old);
+    let (name, root) = (format!("addresses = [\"{address}\"]"), new.certificate_pem().to_owned());
+    context(&person, &old, &name);
+    person.manager.replace_authority(new);
+    person.ok(&["cluster", "info"]);
+    let renewed = shown();
+    let text = renewed.replace("\\n", "\n");
+    assert!(text.contains(&root) && !text.contains(old.certificate_pem()), "{text}");
+    for _ in 0..2 {
+        person.ok(&["cluster", "info"]);
+        assert_eq!(shown(), renewed, "the second time there is nothing to do");
+    }
+}
+
 #[test]
 fn contexts_file_is_updated_with_manager_addresses() {
     let (person, authority) = (CliUser::new(), authority());

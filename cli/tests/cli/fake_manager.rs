@@ -13,6 +13,7 @@ mod secret_objects;
 mod services;
 mod tasks;
 mod tokens;
+mod users;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -29,8 +30,8 @@ use tonic::{Code, Status};
 use warren_proto::v1::watch_event::Change;
 use warren_proto::{Problem, v1};
 use warren_security::{
-    CertificateAuthority, HandshakeLimits, Identity, LocalListener, ReloadableCertificate, Role, serve_local,
-    serve_tls, server_config,
+    CertificateAuthority, HandshakeLimits, Identity, LocalListener, ReloadableCertificate, Role, Trust,
+    serve_local, serve_tls, trusting_server_config,
 };
 
 pub use managers::BACKUP;
@@ -42,6 +43,10 @@ type WatchSender = mpsc::UnboundedSender<Result<v1::WatchEvent, Status>>;
 struct FakeState {
     index: u64,
     settings: warren_types::ClusterSettings,
+    /// The replacement of the certificate authority.
+    ca_phase: Option<i32>,
+    /// The authority that replaced another.
+    authority: Option<Arc<CertificateAuthority>>,
     services: BTreeMap<String, v1::Service>,
     /// Newest first, by service.
     history: BTreeMap<String, Vec<v1::Revision>>,
@@ -94,6 +99,21 @@ impl FakeCliManager {
 
     /// Another manager of the same cluster, on a port of this machine.
     pub fn add_peer(&self, authority: &CertificateAuthority) -> (String, Self) {
+        self.serve_peer(authority, Trust::new(&authority.roots()).unwrap())
+    }
+
+    /// The same, which accepts the certificates of users by the authority from before as well.
+    pub fn add_peer_trusting(
+        &self,
+        authority: &CertificateAuthority,
+        before: &CertificateAuthority,
+    ) -> (String, Self) {
+        let trust = Trust::new(&authority.roots()).unwrap();
+        trust.replace(&authority.roots(), &[before.certificate_pem().to_owned()]).unwrap();
+        self.serve_peer(authority, trust)
+    }
+
+    fn serve_peer(&self, authority: &CertificateAuthority, trust: Arc<Trust>) -> (String, Self) {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build().unwrap();
         let entered = runtime.enter();
@@ -102,7 +122,7 @@ impl FakeCliManager {
         let address = listener.local_addr().unwrap().to_string();
         let own = Identity::new(authority.cluster(), Role::Manager, "m1").unwrap();
         let own = ReloadableCertificate::new(&authority.issue(&own, SystemTime::now()).unwrap());
-        let config = server_config(&authority.roots(), own).unwrap();
+        let config = trusting_server_config(trust, own).unwrap();
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let incoming = serve_tls(listener, config, HandshakeLimits::default());
         runtime.spawn(self.state.router().serve_with_incoming(incoming));
@@ -168,6 +188,7 @@ impl FakeApi {
             .add_service(v1::managers_server::ManagersServer::new(state.clone()))
             .add_service(v1::cluster_server::ClusterServer::new(state.clone()))
             .add_service(v1::images_server::ImagesServer::new(state.clone()))
+            .add_service(v1::users_server::UsersServer::new(state.clone()))
     }
 }
 

@@ -63,7 +63,10 @@ fn reachable_manager_is_removed_only_by_force() {
     assert_eq!(person.ok(&["manager", "rm", "m3"]), "m3\n");
     let ran = person.warren(&["manager", "rm", "--force", "m2"]);
     let remove = "remove it with `warren node rm m2`, with --force if it still has tasks\n";
-    let expected = format!("manager m2 removed from the cluster\nnode m2 stays in the cluster; {remove}");
+    let rotate =
+        "if somebody may have a copy of its data, replace the key in it: run `warren cluster ca rotate`\n";
+    let expected =
+        format!("manager m2 removed from the cluster\nnode m2 stays in the cluster; {remove}{rotate}");
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("m2\n", expected.as_str()));
     let listed = person.warren(&["manager", "ls"]);
     assert_eq!(listed.stderr, format!("node m2 belongs to a removed manager; {remove}"));

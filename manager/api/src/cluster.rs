@@ -51,7 +51,7 @@ impl Api {
                 .map(|held| held.reason.to_string())
                 .unwrap_or_default(),
             log_write_stalled_since: published.write_stall.as_ref().map(|held| held.since.0),
-            ca_digest: self.authority.digest().to_string(),
+            ca_digest: self.token_authority().to_string(),
             leader_id: leader.map(|leader| leader.manager_id.to_string()).unwrap_or_default(),
             leader_name: leader.map(|leader| leader.name.to_string()).unwrap_or_default(),
             managers: count(state.members().filter(|member| !member.removing).count()),
@@ -110,6 +110,18 @@ impl cluster_server::Cluster for Api {
         info.settings = Some((&updated.settings).into());
         info.settings_version = updated.version;
         Ok(Response::new(info))
+    }
+
+    async fn rotate_ca(
+        &self,
+        request: Request<v1::RotateCaRequest>,
+    ) -> Result<Response<v1::CaStatus>, Status> {
+        self.begin_ca_rotation(request).await
+    }
+
+    async fn get_ca(&self, request: Request<v1::GetCaRequest>) -> Result<Response<v1::CaStatus>, Status> {
+        let published = self.read(&request).await?;
+        Ok(Response::new(self.show_ca(&published.state)))
     }
 
     async fn list_background_tasks(

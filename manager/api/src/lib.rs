@@ -10,6 +10,7 @@ pub mod audit;
 mod audited_call;
 pub mod authorization;
 pub mod background_tasks;
+mod ca;
 pub mod cluster;
 pub mod controller_status;
 pub mod events;
@@ -52,7 +53,7 @@ use warren_control::{BackgroundTasks, Shutdown};
 use warren_log::LogEngine;
 use warren_peers::Peers;
 use warren_registry::ResolveNames;
-use warren_security::{CertificateAuthority, SecretObjectKey};
+use warren_security::{CurrentAuthority, SecretObjectKey};
 use warren_session::leader::LeaderWatch;
 use warren_session::{NetworkPublisher, SessionRegistry, WorkerStreams};
 use warren_store::Store;
@@ -89,7 +90,7 @@ pub struct Api {
     /// Stops tasks that outlive the request that started them.
     pub shutdown: Shutdown,
     /// Issues certificates to joining machines.
-    pub authority: Arc<CertificateAuthority>,
+    pub authority: Arc<CurrentAuthority>,
     /// Encrypts and decrypts secrets, configs and credentials.
     pub secret_object_key: Arc<SecretObjectKey>,
     /// Id of this manager.

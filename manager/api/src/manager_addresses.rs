@@ -6,7 +6,7 @@ use tower::Service;
 use warren_core::State;
 use warren_security::{Peer, Role};
 use warren_store::Store;
-use warren_types::{Member, MemberId};
+use warren_types::{CaRotation, Member, MemberId};
 
 use super::middleware::{CallFuture, Middleware};
 
@@ -14,7 +14,11 @@ use super::middleware::{CallFuture, Middleware};
 /// first.
 pub const MANAGERS_HEADER: &str = "warren-manager-addresses";
 
-/// Adds [`MANAGERS_HEADER`] to responses.
+/// Header of responses to users: the digest of the only certificate authority that they trust; not sent if the
+/// authority was never replaced, or while managers still show certificates of an earlier one.
+pub const AUTHORITY_HEADER: &str = "warren-certificate-authority";
+
+/// Adds [`MANAGERS_HEADER`] and [`AUTHORITY_HEADER`] to responses.
 #[derive(Clone)]
 pub struct ManagerAddressesLayer {
     /// Holds the managers.
@@ -60,12 +64,18 @@ impl Middleware for ManagerAddressesLayer {
         Box::pin(async move {
             let mut response = answer.await?;
             if is_user {
-                let all = manager_addresses(&layer.store.read().state, layer.member_id);
+                let published = layer.store.read();
+                let all = manager_addresses(&published.state, layer.member_id);
                 // Addresses consist of ASCII letters, digits and punctuation.
                 if let Ok(value) = HeaderValue::from_str(&all)
                     && !all.is_empty()
                 {
                     response.headers_mut().insert(MANAGERS_HEADER, value);
+                }
+                let trusted = published.state.ca_rotation().and_then(CaRotation::trusted);
+                // A digest consists of digits and letters.
+                if let Some(Ok(value)) = trusted.map(|digest| HeaderValue::from_str(&digest.to_string())) {
+                    response.headers_mut().insert(AUTHORITY_HEADER, value);
                 }
             }
             Ok(response)

@@ -232,9 +232,10 @@ impl managers_server::Managers for Api {
         let admitted = self.admit_member(&join).await.inspect_err(|status| {
             tracing::info!(%caller, manager = %id, why = status.message(), "manager join rejected");
         })?;
-        let identity = Identity::new(self.authority.cluster(), Role::Manager, id.to_string());
+        let authority = self.authority.load();
+        let identity = Identity::new(authority.cluster(), Role::Manager, id.to_string());
         let identity = identity.map_err(internal_error)?;
-        let certificate = self.authority.sign(&identity, &join.request, SystemTime::now());
+        let certificate = authority.sign(&identity, &join.request, SystemTime::now());
         let certificate = certificate.map_err(internal_error)?;
         let Member { member_id, name, address, .. } = &*admitted;
         caller.identified(ObjectKind::Manager, id, name, admitted.version);
@@ -243,12 +244,12 @@ impl managers_server::Managers for Api {
         let statuses = ManagerStatuses::not_queried();
         let managers = published.state.members().map(|member| statuses.show(&published, member)).collect();
         Ok(Response::new(v1::JoinManagerResponse {
-            cluster_id: self.authority.cluster().to_owned(),
+            cluster_id: authority.cluster().to_owned(),
             manager_id: id.to_string(),
             name: name.to_string(),
             member_id: *member_id,
             certificate,
-            authority: self.authority.to_pem().to_string(),
+            authority: authority.to_pem().to_string(),
             secret_object_key: self.secret_object_key.reveal().as_bytes().to_vec().into(),
             initial_voters: self.founders.to_vec(),
             managers,

@@ -94,13 +94,15 @@ fn tasks_on(state: &State, node: &NodeId) -> u32 {
 impl Api {
     /// Checks that the token was made by this cluster.
     pub(super) fn check_token_cluster(&self, token: &JoinToken) -> Result<(), Status> {
-        let (expected, actual) = (token.authority(), self.authority.digest());
-        if expected == actual {
+        let roots = self.authority.load().roots();
+        let expected = token.authority();
+        if roots.digests().contains(&expected) {
             return Ok(());
         }
+        let actual = roots.digests()[0];
         let message = format!(
-            "the token belongs to another cluster: CA of the token {expected}, CA of this cluster {actual}; \
-             create a token here"
+            "the token belongs to another cluster, or is older than the cluster's CA: CA of the token {expected}, \
+             CA of this cluster {actual}; create a token here"
         );
         Err(Problem::new(Code::PermissionDenied, "CLUSTER_MISMATCH", message).into())
     }
@@ -157,11 +159,12 @@ impl membership_server::Membership for Api {
         caller.identified(ObjectKind::Node, id, &name, node.version);
         let role = node.role;
         let lifetime = Role::from(role).validity();
-        let certificate = self.authority.sign_node(role, &request, SystemTime::now(), lifetime);
+        let authority = self.authority.load();
+        let certificate = authority.sign_node(role, &request, SystemTime::now(), lifetime);
         let certificate = certificate.map_err(internal_error)?;
         tracing::info!(%caller, node = %id, %name, "node joined");
         Ok(Response::new(v1::JoinResponse {
-            cluster_id: self.authority.cluster().to_owned(),
+            cluster_id: authority.cluster().to_owned(),
             node_id: id.to_string(),
             node_name: name.to_string(),
             certificate,
@@ -183,12 +186,14 @@ impl membership_server::Membership for Api {
             let removed = published.state.node_removed_at(&id).is_some();
             return Err(if removed { node_removed() } else { node_unknown() });
         }
-        let identity = Identity::new(self.authority.cluster(), Role::Worker, id.to_string());
+        let authority = self.authority.load();
+        let identity = Identity::new(authority.cluster(), Role::Worker, id.to_string());
         let identity = identity.map_err(internal_error)?;
         let certificate =
-            self.authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
+            authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
         tracing::info!(%caller, node = %id, "certificate renewed");
-        Ok(Response::new(v1::RenewResponse { certificate }))
+        let authorities = authority.roots().pem().to_owned();
+        Ok(Response::new(v1::RenewResponse { certificate, authorities }))
     }
 
     async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {

@@ -36,7 +36,7 @@ impl fmt::Display for RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 81] = [
+pub const METHODS: [(&str, RequiredRole); 84] = [
     ("/warren.v1.Services/Create", RequiredRole::Operator),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -67,6 +67,7 @@ pub const METHODS: [(&str, RequiredRole); 81] = [
     ("/warren.v1.Users/Update", RequiredRole::Admin),
     ("/warren.v1.Users/Remove", RequiredRole::Admin),
     ("/warren.v1.Users/Login", RequiredRole::Anonymous),
+    ("/warren.v1.Users/Renew", RequiredRole::Viewer),
     ("/warren.v1.SecretObjects/Create", RequiredRole::Operator),
     ("/warren.v1.SecretObjects/Update", RequiredRole::Operator),
     ("/warren.v1.SecretObjects/Get", RequiredRole::Viewer),
@@ -93,6 +94,8 @@ pub const METHODS: [(&str, RequiredRole); 81] = [
     ("/warren.v1.Logs/Read", RequiredRole::Viewer),
     ("/warren.v1.Cluster/Info", RequiredRole::Viewer),
     ("/warren.v1.Cluster/Update", RequiredRole::Admin),
+    ("/warren.v1.Cluster/RotateCa", RequiredRole::Admin),
+    ("/warren.v1.Cluster/GetCa", RequiredRole::Viewer),
     ("/warren.v1.Cluster/ListBackgroundTasks", RequiredRole::Viewer),
     ("/warren.v1.Cluster/Watch", RequiredRole::Viewer),
     ("/warren.v1.Cluster/StreamEvents", RequiredRole::Viewer),

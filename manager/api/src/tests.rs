@@ -22,7 +22,9 @@ use warren_proto::v1::services_server::Services;
 use warren_proto::v1::tokens_server::Tokens;
 use warren_proto::v1::volumes_server::Volumes;
 use warren_registry::{RegistryClients, RegistrySettings};
-use warren_security::{Identity, ReloadableCertificate, Role as CertificateRole};
+use warren_security::{
+    CertificateAuthority, Identity, ReloadableCertificate, Role as CertificateRole, Trust,
+};
 use warren_store::codec;
 use warren_store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
 use warren_types::{
@@ -72,8 +74,8 @@ async fn drive(publisher: StatePublisher, mut inbox: DriverInbox, mut state: Sta
 fn peers(authority: &CertificateAuthority) -> (Peers, PeerTransport) {
     let identity = Identity::new("c1", CertificateRole::Manager, id(1)).unwrap();
     let certificate = ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap());
-    let roots = authority.roots();
-    let credentials = PeerCredentials { cluster: "c1", id: ManagerId(Id(1)), roots: &roots, certificate };
+    let trust = Trust::new(&authority.roots()).unwrap();
+    let credentials = PeerCredentials { cluster: "c1", id: ManagerId(Id(1)), trust, certificate };
     let (peers, outgoing, _) = Peers::new(1, "127.0.0.1:1".parse().unwrap(), credentials).unwrap();
     (peers, outgoing)
 }
@@ -127,7 +129,7 @@ async fn fixture() -> ApiFixture {
         background_tasks: tasks_run,
         clock: TimestampSource::new(clock, store.clone()),
         shutdown,
-        authority: Arc::new(authority),
+        authority: CurrentAuthority::new(authority),
         secret_object_key: Arc::new(SecretObjectKey::create(&dir.path().join("key")).unwrap()),
         manager_id: id(1),
         is_manager_only: false,

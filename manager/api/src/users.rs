@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tonic::{Request, Response, Status};
-use warren_core::Command;
+use tonic::{Code, Request, Response, Status};
 use warren_core::state::ObjectKind;
+use warren_core::{CaCommand, Command, State};
 use warren_proto::convert::user_role;
+use warren_proto::status::Problem;
 use warren_proto::v1::{self, users_server};
-use warren_security::{CertificateRequest, Identity, JoinToken, Role};
+use warren_security::{CertificateRequest, Identity, JoinToken, Peer, Role};
 use warren_store::problem::status_of;
-use warren_types::{Timestamp, TokenHash, User, UserId, UserName, UserRole, Violations};
+use warren_types::{CaHolder, Timestamp, TokenHash, User, UserId, UserName, UserRole, Violation, Violations};
 
 use super::Api;
 use super::audited_call::AuditedCall;
@@ -176,20 +177,59 @@ impl users_server::Users for Api {
         }
         let command = Command::LoginUser { hash, key: certificate.key_hash(), at };
         let user: Arc<User> = self.write(command).await?;
-        let identity = Identity::new(self.authority.cluster(), Role::User, user.name.as_str());
+        let authority = self.authority.load();
+        let identity = Identity::new(authority.cluster(), Role::User, user.name.as_str());
         let identity = identity.map_err(internal_error)?;
-        let signed =
-            self.authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
+        let signed = authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
         caller.identified(ObjectKind::User, user.id, &user.name, user.version);
         tracing::info!(%caller, user = %user.name, "user logged in");
         let state = &self.store.read().state;
         let members = state.members().filter(|member| !member.removing);
         Ok(Response::new(v1::LoginResponse {
-            cluster_id: self.authority.cluster().to_owned(),
+            cluster_id: authority.cluster().to_owned(),
             name: user.name.to_string(),
             role: v1::UserRole::from(user.role).into(),
             certificate: signed,
             managers: members.map(|member| member.address.to_string()).collect(),
         }))
     }
+
+    async fn renew(
+        &self,
+        request: Request<v1::RenewUserRequest>,
+    ) -> Result<Response<v1::RenewUserResponse>, Status> {
+        let caller = AuditedCall::of(&request);
+        let Some(Peer::Certificate { identity, key, .. }) =
+            request.extensions().get::<Peer>().map(Peer::origin)
+        else {
+            let message = "the caller has no certificate to renew: it uses the socket of this manager";
+            return Err(Problem::new(Code::FailedPrecondition, "NO_CERTIFICATE", message).into());
+        };
+        let (identity, key) = (identity.clone(), *key);
+        let wrong = |why| status_of(Violation::new("certificateRequest", why));
+        let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
+        if certificate.key_hash() != key {
+            return Err(another_key());
+        }
+        let authority = self.authority.load();
+        let signed = authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
+        let (digest, authorities) = (authority.digest(), authority.roots().pem().to_owned());
+        let missing = |state: &State| {
+            let rotation = state.ca_rotation().filter(|rotation| rotation.digest == digest);
+            rotation.is_some_and(|rotation| rotation.keys.contains(&key))
+        };
+        if !authority.trusts_predecessors() && missing(&self.store.read().state) {
+            let (holder, at) = (CaHolder::User(key), self.clock.now());
+            let renewal = CaCommand::RecordRenewal { digest, holder, at };
+            self.propose(Command::Ca(renewal)).await.map_err(status_of)?;
+        }
+        tracing::info!(%caller, user = %identity.id(), "certificate renewed");
+        Ok(Response::new(v1::RenewUserResponse { certificate: signed, authorities }))
+    }
+}
+
+fn another_key() -> Status {
+    let message =
+        "a renewed certificate is for the key of the caller; with another key, the user logs in again";
+    Problem::new(Code::PermissionDenied, "ANOTHER_KEY", message).into()
 }

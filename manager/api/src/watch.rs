@@ -148,6 +148,7 @@ impl Api {
             | StateChange::Network(_)
             | StateChange::Addresses
             | StateChange::ImportedImages
+            | StateChange::CaRenewals
             | StateChange::Member(_) => return None,
         };
         Some(v1::WatchEvent { index, change: Some(change) })
@@ -177,6 +178,7 @@ impl WatchFilter {
                 | StateChange::Network(_)
                 | StateChange::Addresses
                 | StateChange::ImportedImages
+                | StateChange::CaRenewals
                 | StateChange::Member(_),
             ) => false,
             (None, StateChange::Service(_) | StateChange::Task(_) | StateChange::Node(_)) => true,

@@ -7,17 +7,19 @@
 //! manager too ([`IssuedCertificates`]).
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use rand::RngExt;
 use tokio::sync::watch;
-use warren_core::State;
+use warren_core::{ManagerCaStep, State};
 use warren_security::{
-    AuthorityError, CertificateAuthority, Credentials, FileError, Identity, PrivateKey,
-    ReloadableCertificate, Role, Roots, SecretObjectKey,
+    AuthorityError, CertificateAuthority, Credentials, CurrentAuthority, FileError, Identity, PrivateKey,
+    ReloadableCertificate, Role, Roots, SecretObjectKey, TlsError, Trust,
 };
-use warren_types::{ADMINISTRATOR, ClusterId, Id, ManagerId, MemberId, NodeId, NodeName};
+use warren_types::{
+    ADMINISTRATOR, CaRotation, ClusterId, Id, ManagerId, MemberId, NodeId, NodeName, SecretObjectId,
+};
 
 use super::member_identity::{
     self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, NODE_FILE, ROOTS_FILE,
@@ -48,7 +50,9 @@ pub struct ManagerKeys {
     /// The cluster's id, from the authority's certificate.
     pub cluster: ClusterId,
     /// Issues certificates.
-    pub authority: Arc<CertificateAuthority>,
+    pub authority: Arc<CurrentAuthority>,
+    /// The authorities that this manager trusts.
+    pub trust: Arc<Trust>,
     /// This manager's id, from its certificate.
     pub id: ManagerId,
     /// The manager's certificate.
@@ -58,6 +62,8 @@ pub struct ManagerKeys {
     dir: PathBuf,
     admin: watch::Sender<Credentials>,
     agent: watch::Sender<Option<LocalAgent>>,
+    /// Held while files are changed.
+    changing: Mutex<()>,
 }
 
 impl ManagerKeys {
@@ -114,15 +120,18 @@ impl ManagerKeys {
             (_, node) => Some(issuer.agent(node)?),
         };
         let issued = issuer.issued;
+        let trust = Trust::new(&authority.roots()).map_err(|why| foreign(AUTHORITY_FILE, &why))?;
         let keys = Self {
             cluster,
-            authority: Arc::new(authority),
+            authority: CurrentAuthority::new(authority),
+            trust,
             id,
             manager: ReloadableCertificate::new(&manager),
             secret_object_key: Arc::new(content_key),
             dir: dir.to_owned(),
             admin: watch::Sender::new(admin),
             agent: watch::Sender::new(agent),
+            changing: Mutex::default(),
         };
         Ok((keys, issued))
     }
@@ -155,12 +164,14 @@ impl ManagerKeys {
         id: impl FnOnce() -> Result<Option<NodeId>, CaError>,
         now: SystemTime,
     ) -> Result<LocalAgent, CaError> {
+        let _alone = self.changing();
         let known = self.agent.borrow().clone();
         let agent = match known {
             Some(agent) => agent,
             None => {
                 let id = id()?;
-                let mut issuer = CertificateIssuer::new(&self.dir, &self.authority, now);
+                let authority = self.authority.load();
+                let mut issuer = CertificateIssuer::new(&self.dir, &authority, now);
                 let agent = issuer.agent(id)?;
                 issuer.issued.save(&self.dir, now)?;
                 agent
@@ -178,10 +189,88 @@ impl ManagerKeys {
     /// # Errors
     /// [`CaError`]; certificates renewed before the error stay renewed.
     pub fn renew(&self, now: SystemTime, chance: u64) -> Result<(), CaError> {
-        let issuer = CertificateIssuer::new(&self.dir, &self.authority, now);
+        let _alone = self.changing();
+        self.reissue(&self.authority.load(), now, |found| found.is_renewal_due(now, chance))
+    }
+
+    /// Follows the replacement of the authority: takes this step of the manager, which may have been taken before.
+    ///
+    /// # Errors
+    /// [`CaError`]; a repeated call completes the step.
+    pub fn follow_rotation(
+        &self,
+        rotation: &CaRotation,
+        step: ManagerCaStep,
+        now: SystemTime,
+    ) -> Result<(), CaError> {
+        let _alone = self.changing();
+        let (path, invalid) = (self.dir.join(AUTHORITY_FILE), |why: &dyn std::fmt::Display| {
+            CaError::ClusterMismatch { path: self.dir.join(AUTHORITY_FILE), why: why.to_string() }
+        });
+        match step {
+            ManagerCaStep::Adopt => {
+                let opened = self.secret_object_key.open(rotation_id(self.cluster), &rotation.sealed);
+                let opened = opened.map_err(|why| invalid(&why))?;
+                let text = std::str::from_utf8(&opened).map_err(|why| invalid(&why))?;
+                let authority = CertificateAuthority::parse_pem(text).map_err(|why| invalid(&why))?;
+                if authority.digest() != rotation.digest || authority.cluster() != self.cluster.to_string() {
+                    return Err(invalid(&"the new authority in the state is another one"));
+                }
+                // After a restart the state may be one from before a later replacement.
+                if self.authority.load().has_replaced(&authority) {
+                    return Ok(());
+                }
+                self.trust(&authority, rotation)?;
+                // The file of the authority comes last: until then, the earlier one vouches for the certificates.
+                self.reissue(&authority, now, |_| true)?;
+                authority.save(&path)?;
+                tracing::info!(ca = %authority.digest(), "using the new certificate authority");
+                self.authority.replace(authority);
+            }
+            ManagerCaStep::DropPredecessor => {
+                let authority = self.authority.load().without_predecessors();
+                authority.save(&path)?;
+                self.trust(&authority, rotation)?;
+                tracing::info!(ca = %authority.digest(), "trusting only the new certificate authority");
+                self.authority.replace(authority);
+            }
+            ManagerCaStep::Record => {}
+        }
+        Ok(())
+    }
+
+    /// Trusts what this authority trusts, and the listed keys of nodes and users with certificates of earlier ones.
+    ///
+    /// # Errors
+    /// [`CaError::ClusterMismatch`].
+    pub fn accept_replaced(&self, rotation: &CaRotation) -> Result<(), CaError> {
+        self.trust(&self.authority.load(), rotation)
+    }
+
+    fn trust(&self, authority: &CertificateAuthority, rotation: &CaRotation) -> Result<(), CaError> {
+        let invalid = |why: TlsError| CaError::ClusterMismatch {
+            path: self.dir.join(AUTHORITY_FILE),
+            why: why.to_string(),
+        };
+        self.trust.replace(&authority.roots(), &rotation.predecessors).map_err(invalid)
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        // It guards files, each of which is replaced as a whole.
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Issues the certificates for which `is_due`.
+    fn reissue(
+        &self,
+        authority: &CertificateAuthority,
+        now: SystemTime,
+        is_due: impl Fn(&Credentials) -> bool,
+    ) -> Result<(), CaError> {
+        let issuer = CertificateIssuer::new(&self.dir, authority, now);
         let renewed = |file: &str| {
             let found = Credentials::load(&self.dir.join(file))?;
-            if !found.is_renewal_due(now, chance) {
+            if !is_due(&found) {
                 return Ok(None);
             }
             let renewed = issuer.renew(file, &found)?;
@@ -249,6 +338,11 @@ pub fn load_agent(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
         }
     };
     Ok(Some((Credentials::load(&path)?, roots)))
+}
+
+/// What the new authority of a cluster is sealed for; no secret object has this id.
+pub fn rotation_id(cluster: ClusterId) -> SecretObjectId {
+    SecretObjectId(cluster.0)
 }
 
 /// The id of the machine that has the key; others check that.

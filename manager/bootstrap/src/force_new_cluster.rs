@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use warren_core::{AppliedIndex, State};
 use warren_log::{DataDir, EntryKind, LogEngine, SnapshotDir, StoredLog};
+use warren_security::CertificateAuthority;
 use warren_security::seal::{Keyring, KeyringError, PreparedKeyring};
 use warren_store::codec::{self, CodecError};
 use warren_store::raft::open::{OpenStoreError, SealedSnapshot, check_log_exists};
@@ -17,7 +18,7 @@ use warren_store::raft::snapshot::SNAPSHOT_DIR;
 use warren_types::{Member, Suffrage};
 
 use super::ca::{CaError, ManagerKeys};
-use super::member_identity::{self, LocalMemberStatus, MemberFileError, MemberIdentity};
+use super::member_identity::{self, AUTHORITY_FILE, LocalMemberStatus, MemberFileError, MemberIdentity};
 use super::restore::{ManagerContact, begin_incarnation};
 
 /// Why the new cluster was not created. Nothing was changed.
@@ -131,9 +132,10 @@ pub fn force_new_cluster(
     Ok(ForceNewClusterOutcome::Created { others, uncommitted })
 }
 
-/// Whether the stopped manager in `dir` is the only member of its cluster and no secret objects exist.
-/// Unreadable data counts as no.
-pub fn has_no_secret_objects(dir: &Path, engine: LogEngine, identity: &MemberIdentity) -> bool {
+/// Whether the stopped manager in `dir` is the only member of its cluster, and nothing that it still has to open is
+/// sealed with the secret object key: neither secret objects nor a new certificate authority. Unreadable data counts as
+/// no.
+pub fn needs_no_secret_object_key(dir: &Path, engine: LogEngine, identity: &MemberIdentity) -> bool {
     // Its cluster is not created yet.
     if warren_log::find_log(dir).is_none() {
         return Keyring::file_in(dir).is_none() && member_identity::is_init_pending(dir);
@@ -141,8 +143,16 @@ pub fn has_no_secret_objects(dir: &Path, engine: LogEngine, identity: &MemberIde
     let loaded = warren_log::open(dir, engine, identity.log_owner()).and_then(|log| log.load());
     loaded.is_ok_and(|loaded| {
         is_sole_member(&loaded, identity)
-            && replay(dir, loaded).is_ok_and(|(state, _)| state.secret_objects().next().is_none())
+            && replay(dir, loaded).is_ok_and(|(state, _)| {
+                state.secret_objects().next().is_none() && has_newest_authority(dir, &state)
+            })
     })
+}
+
+/// Whether the file of the certificate authority in `dir` is the one that replaced the earlier ones.
+fn has_newest_authority(dir: &Path, state: &State) -> bool {
+    let own = || CertificateAuthority::load(&dir.join(AUTHORITY_FILE));
+    state.ca_rotation().is_none_or(|rotation| own().is_ok_and(|own| own.digest() == rotation.digest))
 }
 
 /// Whether no other member existed since the initial configuration or the latest snapshot.

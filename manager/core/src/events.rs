@@ -176,7 +176,10 @@ impl Comparison<'_> {
             StateChange::Network(id) => self.network(id),
             StateChange::Member(id) => self.member(*id),
             // Nothing that users see.
-            StateChange::Assignment(_) | StateChange::Addresses | StateChange::ImportedImages => None,
+            StateChange::Assignment(_)
+            | StateChange::Addresses
+            | StateChange::ImportedImages
+            | StateChange::CaRenewals => None,
         }
     }
 }

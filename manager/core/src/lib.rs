@@ -30,14 +30,15 @@ pub use forecast::{Forecast, Forecaster};
 pub use liveness::{FailureDetector, Liveness};
 pub use reconcile::{
     ImageStep, ReconcilePlan, UsedRegistry, VerificationPlan, earlier_pin, image_step, is_refresh,
-    pin_command, pin_of_other_service, reap, reap_tokens, reconcile_feature_level, reconcile_service,
-    reconcile_verification, release_addresses, uncreated_tasks, unresolved_command, used_registries,
-    verification_peers,
+    pin_command, pin_of_other_service, reap, reap_tokens, reconcile_ca_rotation, reconcile_feature_level,
+    reconcile_service, reconcile_verification, release_addresses, uncreated_tasks, unresolved_command,
+    used_registries, verification_peers,
 };
 pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};
 pub use settling::settling_time;
 pub use state::{
-    AppliedIndex, ApplyOutcome, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL, KeyHolder,
-    NewTask, Refusal, RolloutStep, State, StateChange, StateDigest, awaits_managers,
+    AppliedIndex, ApplyOutcome, CaCommand, CaProgress, Cluster, Command, CommandResponse, DepartedManager,
+    FEATURE_LEVEL, KeyHolder, ManagerAuthority, ManagerCaStep, NewTask, Refusal, RolloutStep, State,
+    StateChange, StateDigest, awaits_managers,
 };

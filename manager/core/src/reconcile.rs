@@ -6,6 +6,7 @@
 
 mod addresses;
 pub(crate) mod backoff;
+mod ca_rotation;
 mod feature_level;
 mod image;
 pub(crate) mod lost;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use crate::state::Command;
 pub use addresses::release_addresses;
+pub use ca_rotation::reconcile_ca_rotation;
 pub use feature_level::reconcile_feature_level;
 pub use image::{
     ImageStep, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service, unresolved_command,

@@ -7,6 +7,7 @@
 mod address;
 mod allocation;
 mod apply;
+mod ca_rotation;
 mod cluster;
 mod command;
 mod dense_map;
@@ -45,8 +46,9 @@ pub use address::{Withdrawal, WithdrawnAddress, address_capacity};
 pub use allocation::NodeAllocation;
 pub use apply::REVISION_HISTORY_LIMIT;
 pub(crate) use apply::{ReportedImage, reported_image};
+pub use ca_rotation::{CaProgress, ManagerAuthority, ManagerCaStep};
 pub use cluster::Cluster;
-pub use command::{Command, NewTask, RolloutStep};
+pub use command::{CaCommand, Command, NewTask, RolloutStep};
 pub use departed_manager::DepartedManager;
 pub use digest::StateDigest;
 pub(crate) use eligibility::{

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use warren_replica::PeerRejection;
 use warren_security::{
-    ConnectError, Identity, IdentityError, ReloadableCertificate, Roots, TlsError, client_config,
+    ConnectError, Identity, IdentityError, ReloadableCertificate, TlsError, Trust, trusting_client_config,
 };
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
@@ -127,16 +127,16 @@ pub struct PeerDialer {
 }
 
 impl PeerDialer {
-    /// Presents `certificate`, trusts `roots`, and accepts only managers of `cluster`.
+    /// Presents `certificate`, and accepts only managers of `cluster`.
     ///
     /// # Errors
     /// The CAs are invalid.
     pub fn new(
-        roots: &Roots,
+        trust: Arc<Trust>,
         certificate: Arc<ReloadableCertificate>,
         cluster: &str,
     ) -> Result<Self, TlsError> {
-        Ok(Self { tls: client_config(roots, Some(certificate))?, cluster: cluster.into() })
+        Ok(Self { tls: trusting_client_config(trust, Some(certificate))?, cluster: cluster.into() })
     }
 
     /// The cluster whose managers are dialled.

@@ -44,7 +44,7 @@ use warren_control::{RandomSource, Shutdown, system_random};
 use warren_core::{Command, StateChange};
 use warren_proto::v1::peers_client::PeersClient;
 use warren_replica::{KnownManager, MemberDirectory, PeerRejection};
-use warren_security::{Identity, ReloadableCertificate, Roots, TlsError};
+use warren_security::{Identity, ReloadableCertificate, TlsError, Trust};
 use warren_store::raft::snapshot::SnapshotExchange;
 use warren_store::raft::transport::RaftTransport;
 use warren_store::{ChangeWatch, Forwarded, LeaderClient, ProposeError, Store};
@@ -159,7 +159,7 @@ pub struct PeerCredentials<'a> {
     /// The id in this manager's certificate.
     pub id: ManagerId,
     /// The cluster's CAs.
-    pub roots: &'a Roots,
+    pub trust: Arc<Trust>,
     /// This manager's certificate.
     pub certificate: Arc<ReloadableCertificate>,
 }
@@ -175,12 +175,12 @@ impl Peers {
         address: ManagerAddress,
         credentials: PeerCredentials<'_>,
     ) -> Result<(Self, PeerTransport, UnsentSnapshots), TlsError> {
-        let PeerCredentials { cluster, id, roots, certificate } = credentials;
+        let PeerCredentials { cluster, id, trust, certificate } = credentials;
         let transport_closed = CancellationToken::new();
         let shared = Arc::new(PeersInner {
             id,
             addresses: PeerAddresses::new(own, address),
-            dialer: PeerDialer::new(roots, certificate, cluster)?,
+            dialer: PeerDialer::new(trust, certificate, cluster)?,
             chance: system_random(),
             links: ArcSwap::default(),
             snapshots: OnceLock::new(),

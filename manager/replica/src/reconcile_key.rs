@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use warren_core::scheduler::SchedulePlan;
 use warren_core::{
-    ReconcilePlan, State, reap, reap_tokens, reconcile_feature_level, reconcile_service, schedule,
+    ReconcilePlan, State, reap, reap_tokens, reconcile_ca_rotation, reconcile_feature_level,
+    reconcile_service, schedule,
 };
 use warren_types::{ServiceId, Timestamp};
 
@@ -29,6 +30,8 @@ pub enum ReconcileKey {
     Schedule,
     /// Expired tokens.
     Tokens,
+    /// The replacement of the certificate authority.
+    Ca,
     /// Nodes whose checks are due.
     Verification,
     /// The image of a service.
@@ -44,8 +47,15 @@ impl ReconcileKey {
     pub fn all(state: &State) -> BTreeSet<Self> {
         let services = state.services_after(None).map(|service| service.id);
         let keys = services.flat_map(|id| [Self::Image(id), Self::Service(id), Self::Reap(id)]);
-        let of_cluster =
-            [Self::Level, Self::Members, Self::Liveness, Self::Schedule, Self::Tokens, Self::Verification];
+        let of_cluster = [
+            Self::Level,
+            Self::Members,
+            Self::Liveness,
+            Self::Schedule,
+            Self::Tokens,
+            Self::Ca,
+            Self::Verification,
+        ];
         keys.chain(of_cluster).collect()
     }
 
@@ -61,6 +71,7 @@ impl ReconcileKey {
             Self::Level => Some(reconcile_feature_level(state)),
             Self::Schedule => Some(schedule_plan(&schedule(state, now), state, now)),
             Self::Tokens => Some(reap_tokens(state, now)),
+            Self::Ca => Some(reconcile_ca_rotation(state, now)),
             Self::Service(id) => Some(reconcile_service(state, &id, now)),
             Self::Reap(id) => Some(reap(state, &id, now)),
             Self::Members | Self::Liveness | Self::Verification | Self::Image(_) => None,

@@ -70,7 +70,8 @@ fn changed_sessions<'a>(changes: impl Iterator<Item = &'a StateChange>) -> Optio
             | StateChange::Volume(_)
             | StateChange::Network(_)
             | StateChange::Addresses
-            | StateChange::ImportedImages => {}
+            | StateChange::ImportedImages
+            | StateChange::CaRenewals => {}
         }
     }
     Some(nodes)
@@ -89,7 +90,7 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
             }
             StateChange::Node(id) => {
                 // Liveness is checked every second anyway.
-                keys.extend([ReconcileKey::Schedule, ReconcileKey::Verification]);
+                keys.extend([ReconcileKey::Schedule, ReconcileKey::Verification, ReconcileKey::Ca]);
                 keys.extend(state.affected_services(&id).into_iter().map(ReconcileKey::Service));
             }
             // A task that waits for the volume or an address may fit on a node now.
@@ -104,8 +105,13 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
                 keys.extend(waiting.map(|service| ReconcileKey::Image(service.id)));
             }
             StateChange::Token(_) => drop(keys.insert(ReconcileKey::Tokens)),
-            StateChange::Cluster => keys.extend([ReconcileKey::Level, ReconcileKey::Verification]),
-            StateChange::Member(_) => keys.extend([ReconcileKey::Level, ReconcileKey::Members]),
+            StateChange::CaRenewals => drop(keys.insert(ReconcileKey::Ca)),
+            StateChange::Cluster => {
+                keys.extend([ReconcileKey::Level, ReconcileKey::Verification, ReconcileKey::Ca])
+            }
+            StateChange::Member(_) => {
+                keys.extend([ReconcileKey::Level, ReconcileKey::Members, ReconcileKey::Ca])
+            }
         }
     }
     if !keys.is_empty() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::Instant;
 use warren_proto::v1;
-use warren_types::{CanonicalImage, MemberId, NodeId, TaskId, TaskReport};
+use warren_types::{CaDigest, CanonicalImage, MemberId, NodeId, TaskId, TaskReport};
 
 use super::remote_progress::{RemoteProgress, report_order};
 use super::task_telemetry::{NodeTelemetry, TaskTelemetry};
@@ -87,6 +87,7 @@ struct SessionEntry {
     images: Vec<v1::HeldImage>,
     /// Digest of its program that it reported last; empty before that.
     program_digest: String,
+    authority: Option<CaDigest>,
 }
 
 /// The contents of a heartbeat, limited in size.
@@ -135,6 +136,7 @@ impl SessionRegistry {
             network_index: 0,
             images: Vec::new(),
             program_digest: String::new(),
+            authority: None,
         };
         let mut sessions = self.lock();
         if sessions.get(&node).is_some_and(|known| known.number > number) {
@@ -330,6 +332,16 @@ impl RegisteredSession {
     /// Records the images that the node has, and the digest of its program.
     pub fn record_inventory(&self, images: Vec<v1::HeldImage>, program_digest: String) {
         self.update(|entry| (entry.images, entry.program_digest) = (images, program_digest));
+    }
+
+    /// Records the only certificate authority that the node trusts; `None` if it trusts several.
+    pub fn record_authority(&self, authority: Option<CaDigest>) {
+        self.update(|entry| entry.authority = authority);
+    }
+
+    /// The only certificate authority that the node trusts.
+    pub fn authority(&self) -> Option<CaDigest> {
+        self.update(|entry| entry.authority).flatten()
     }
 
     /// Records a report that need not be replicated, unless a newer one is recorded.

@@ -137,6 +137,10 @@ impl SessionServer {
         if is_lost(&self.context.store) {
             return Err(leader_unknown());
         }
+        let authority = match &hello.authorities[..] {
+            [only] => only.parse().ok(),
+            _ => None,
+        };
         let number = tokio::select! {
             opened = self.open_session(node, description::parse(hello.description)?, has) => opened?,
             // Stop if the worker has left for another manager, where this session would supersede its new
@@ -145,6 +149,7 @@ impl SessionServer {
         };
         let session = self.registry.register(node, number, frames.clone(), Instant::now());
         let session = session.ok_or_else(session_superseded)?;
+        session.record_authority(authority);
         tracing::info!(%node, session = number, "session opened");
         let mut link = AssignmentStream::new(node);
         let settings = link.settings_update(&self.context.store.read().state)?;

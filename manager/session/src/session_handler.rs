@@ -10,7 +10,7 @@ use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
 use warren_core::session::{ReportUse, is_newest, report_use};
 use warren_core::state::ObjectKind;
-use warren_core::{Command, Refusal, State};
+use warren_core::{CaCommand, Command, Refusal, State};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
@@ -18,7 +18,7 @@ use warren_replica::SESSION_TIMEOUT;
 use warren_store::problem::{node_removed, session_superseded, status_of};
 use warren_store::timestamp::TimestampSource;
 use warren_store::{ProposeError, Store};
-use warren_types::{AssignmentVersion, NodeId, TaskReport};
+use warren_types::{AssignmentVersion, CaHolder, NodeId, TaskReport};
 
 use self::conditions::ReportedConditions;
 use self::inventory::ReportedVolumes;
@@ -146,7 +146,9 @@ impl SessionHandler<'_> {
                 if sync.network_version.unwrap_or_default() == v1::AssignmentVersion::default() {
                     link.network.reset();
                 }
-                self.answer_version(link, version).await
+                self.answer_version(link, version).await?;
+                self.record_authority().await;
+                Ok(())
             }
             Incoming::Reports(frame) if frame.reports.len() > MAX_REPORTS => {
                 Err(Status::invalid_argument(format!("more than {MAX_REPORTS} reports in one frame")))
@@ -173,6 +175,25 @@ impl SessionHandler<'_> {
             // The applied version is in the next sync as well; heartbeats are handled by the caller.
             Incoming::Ack(_) | Incoming::Heartbeat(_) => Ok(()),
             Incoming::Hello(_) => Err(Status::invalid_argument("a second hello")),
+        }
+    }
+
+    /// Records that the node trusts the new certificate authority alone, if that is waited for.
+    async fn record_authority(&self) {
+        let store = &self.context.store;
+        let waited_for = store
+            .read()
+            .state
+            .ca_rotation()
+            .and_then(|rotation| rotation.nodes.contains(&self.node).then_some(rotation.digest));
+        let Some(digest) = waited_for.filter(|digest| self.session.authority() == Some(*digest)) else {
+            return;
+        };
+        let (holder, at) = (CaHolder::Node(self.node), self.context.clock.now());
+        let renewal = Command::Ca(CaCommand::RecordRenewal { digest, holder, at });
+        if let Err(error) = store.propose(renewal).await {
+            // The next request tries again.
+            tracing::info!(node = %self.node, %error, "cannot record which certificate authority the node trusts");
         }
     }
 

@@ -136,7 +136,7 @@ mod tests {
         let leads = ReplicaRole { is_leader: true, leader_id: Some(1), term: 2, can_plan: true };
         let world = TriggerFixture::new();
         world.publish_change(leads, 1, StateChange::Token(warren_types::TokenId(Id(1)))).await;
-        assert_eq!(world.keys.len(), 6, "all but those of services");
+        assert_eq!(world.keys.len(), 7, "all but those of services");
         assert!(world.is_session_woken().await);
     }
 }

@@ -55,8 +55,8 @@ fn member_identity(dir: &Path, create: bool) -> Result<Option<MemberIdentity>, M
     }
 }
 
-/// The identity with the existing secret object key, or with a new one if nothing is sealed with the lost
-/// key; else unchanged.
+/// The identity with the existing secret object key, or with a new one if nothing that is needed is sealed with the
+/// lost key; else unchanged.
 fn with_secret_object_key(
     dir: &Path,
     engine: LogEngine,
@@ -68,7 +68,7 @@ fn with_secret_object_key(
         return Ok(member);
     }
     verify_certificates(dir, &member)?;
-    if !force_new_cluster::has_no_secret_objects(dir, engine, &member) {
+    if !force_new_cluster::needs_no_secret_object_key(dir, engine, &member) {
         return Ok(member);
     }
     let identity = CertificateIdentity {

@@ -6,20 +6,24 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rand::RngExt;
 use tokio::task::JoinSet;
-use warren_bootstrap::ca::ManagerKeys;
+use warren_bootstrap::ca::{CaError, ManagerKeys};
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
+use warren_core::{CaCommand, Command, ManagerAuthority, ManagerCaStep};
 use warren_peers::{MAX_PEER_MESSAGE, Peers};
 use warren_proto::v1;
 use warren_replica::ReconcileKey;
 use warren_session::SessionRegistry;
 use warren_session::withdrawals::AwaitAtPeers;
 use warren_store::Store;
-use warren_types::NodeId;
+use warren_store::timestamp::TimestampSource;
+use warren_types::{CaHolder, NodeId};
 
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
 use crate::controllers::trigger::{RESYNC_INTERVAL, RESYNC_TASK, ReconcileTrigger};
 
+/// How often the state is asked for a step of the replacement of the authority.
+const CA_ROTATION_INTERVAL: Duration = Duration::from_secs(1);
 /// Keys that may be queued for the planners; each service has two.
 const MAX_QUEUED_KEYS: usize = 1 << 16;
 
@@ -38,6 +42,71 @@ pub(super) fn renew_certificates(
             Ok::<(), BoxError>(renewed??)
         }
     });
+}
+
+/// Does what the replacement of the certificate authority asks of this manager.
+///
+/// # Errors
+/// An authority that was replaced cannot be used.
+pub(super) fn follow_ca_rotation(
+    keys: &Arc<ManagerKeys>,
+    clock: &TimestampSource,
+    store: &Store,
+    background_tasks: &BackgroundTasks,
+) -> Result<(), CaError> {
+    if let Some(rotation) = store.read().state.ca_rotation() {
+        // Before the first connection.
+        keys.accept_replaced(rotation)?;
+    }
+    let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
+    background_tasks.spawn("ca-rotation", CA_ROTATION_INTERVAL, move || {
+        let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
+        async move { follow_ca_step(&keys, &clock, &store).await }
+    });
+    Ok(())
+}
+
+async fn follow_ca_step(
+    keys: &Arc<ManagerKeys>,
+    clock: &TimestampSource,
+    store: &Store,
+) -> Result<(), BoxError> {
+    let published = store.read();
+    let Some(rotation) = published.state.ca_rotation() else { return Ok(()) };
+    let authority = keys.authority.load();
+    let own =
+        ManagerAuthority { digest: authority.digest(), trusts_predecessor: authority.trusts_predecessors() };
+    match published.state.manager_ca_step(store.own_id(), own) {
+        None => {
+            keys.accept_replaced(rotation)?;
+            // This manager also renews the contexts of its machine's administrator.
+            let key = keys.admin().borrow().key().public_hash().ok();
+            if let Some(key) = key.filter(|key| rotation.keys.contains(key)) {
+                let (holder, at) = (CaHolder::User(key), clock.now());
+                record_renewal(store, CaCommand::RecordRenewal { digest: rotation.digest, holder, at })
+                    .await?;
+            }
+        }
+        Some(ManagerCaStep::Record) => {
+            let (holder, at) = (CaHolder::Manager(store.own_id()), clock.now());
+            record_renewal(store, CaCommand::RecordRenewal { digest: rotation.digest, holder, at }).await?;
+        }
+        Some(step) => {
+            let (keys, rotation) = (keys.clone(), rotation.clone());
+            let now = UNIX_EPOCH + Duration::from_millis(clock.local_now().0);
+            let followed = move || keys.follow_rotation(&rotation, step, now);
+            tokio::task::spawn_blocking(followed).await??;
+        }
+    }
+    Ok(())
+}
+
+/// Proposes it, unless no leader is known: the next run tries again.
+async fn record_renewal(store: &Store, renewal: CaCommand) -> Result<(), BoxError> {
+    if store.read().role.leader_id.is_some() {
+        store.propose(Command::Ca(renewal)).await?;
+    }
+    Ok(())
 }
 
 /// Triggers `planner` for each change in `store`, and periodically for everything.

@@ -36,7 +36,7 @@ fn write_context(
         match known.get(&name) {
             Some(ClientContext {
                 target: ClientTarget::Tcp { identity: known, .. }, incarnation, ..
-            }) if known.ca == identity.ca => *incarnation,
+            }) if cluster_of(known) == cluster_of(&identity) => *incarnation,
             _ => 0,
         };
     let context =
@@ -138,11 +138,16 @@ fn client_identity(ca: &str, admin: &Credentials) -> ClientIdentity {
     }
 }
 
+/// The cluster of the trusted authorities.
+fn cluster_of(identity: &ClientIdentity) -> Option<String> {
+    Roots::parse(&identity.ca).ok()?.cluster()
+}
+
 /// `default`, unless that belongs to another cluster.
 fn context_name(known: &Contexts, own: &ClientIdentity, cluster: &str) -> String {
     let short = || cluster.chars().take(8).collect();
     match known.get("default").map(|context| &context.target) {
-        Some(ClientTarget::Tcp { identity, .. }) if identity.ca != own.ca => short(),
+        Some(ClientTarget::Tcp { identity, .. }) if cluster_of(identity) != cluster_of(own) => short(),
         Some(ClientTarget::Unix { .. }) => short(),
         _ => "default".to_owned(),
     }
@@ -154,7 +159,8 @@ pub fn keep_contexts_current(
     plan: &ManagerSetup,
     manager: &Manager,
 ) -> impl Future<Output = Infallible> + use<> {
-    let (mut admin, ca) = (manager.admins(), manager.roots().pem().to_owned());
+    let (mut admin, trust) = (manager.admins(), manager.trust());
+    let mut authorities = trust.changes();
     let (data_dir, store) = (plan.data_dir.clone(), manager.store().clone());
     let mut addresses = OwnAddressWatch::new(store, plan.advertised(manager.address()));
     async move {
@@ -164,11 +170,15 @@ pub fn keep_contexts_current(
                 changed = admin.changed() => match changed {
                     Ok(()) => {
                         let shown = admin.borrow_and_update().clone();
-                        renew_contexts(&ca, &shown);
+                        renew_contexts(trust.roots().pem(), &shown);
                     }
                     // The manager has ended.
                     Err(_) => std::future::pending().await,
                 },
+                Ok(()) = authorities.changed() => {
+                    let shown = admin.borrow().clone();
+                    renew_contexts(trust.roots().pem(), &shown);
+                }
                 address = addresses.next() => {
                     if let Err(failure) = remember_address(&data_dir, address) {
                         tracing::warn!("saving the manager's new address failed: {failure}");
@@ -179,16 +189,17 @@ pub fn keep_contexts_current(
     }
 }
 
-/// Replaces older certificates of the same administrator in contexts of this cluster.
+/// Replaces older certificates of the same administrator, and those with other authorities, in contexts of this
+/// cluster.
 fn renew_contexts(ca: &str, admin: &Credentials) {
     let is_older = |known: &ClientIdentity| {
         let key = warren_security::PrivateKey::parse(&known.key.0);
         let shown = key.and_then(|key| Credentials::new(known.certificate.clone(), key));
-        known.ca == ca
-            && shown.is_ok_and(|shown| {
-                shown.identity() == admin.identity()
-                    && shown.expires_at() + RENEWAL_MARGIN < admin.expires_at()
-            })
+        shown.is_ok_and(|shown| {
+            let is_older = shown.expires_at() + RENEWAL_MARGIN < admin.expires_at();
+            // The identity names the cluster.
+            shown.identity() == admin.identity() && (is_older || known.ca != ca)
+        })
     };
     let Ok(file) = contexts_file() else { return };
     match Contexts::replace_identities(&file, is_older, &client_identity(ca, admin)) {
@@ -270,7 +281,7 @@ mod tests {
         let keys = ManagerKeys::open(&manager_dir, true, SystemTime::now()).unwrap();
         let admin = keys.admin().borrow().clone();
         let write = |address: &str| {
-            let identity = client_identity(keys.authority.roots().pem(), &admin);
+            let identity = client_identity(keys.trust.roots().pem(), &admin);
             let addresses = own_first(address.parse().unwrap(), &bootstrap_addresses(&data_dir));
             let name = write_context(&file, addresses, keys.cluster, identity).unwrap();
             let known = Contexts::load(&file).unwrap();

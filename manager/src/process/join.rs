@@ -70,7 +70,7 @@ pub async fn join(options: JoinParams<'_>) -> Result<ManagerJoinOutcome, Command
     if matches!(standing, LocalMemberStatus::Member(_)) {
         let known =
             CertificateAuthority::load(&dir.join(AUTHORITY_FILE)).map_err(|error| join_failure(&error))?;
-        if known.digest() != token.authority() {
+        if !known.roots().digests().contains(&token.authority()) {
             // Its cluster may not be in the log yet, so the manager cannot be removed from it.
             return Err(match member_identity::is_init_pending(&dir) {
                 true => init_pending_failure(&dir, options.data_dir),

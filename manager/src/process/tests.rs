@@ -263,7 +263,7 @@ async fn interrupted_join_is_saved_on_retry() {
         &member_identity::MemberIdentity { founders: vec![1], bootstrap_peers: vec![others], ..joined },
     )
     .unwrap();
-    let token = JoinToken::generate(keys.authority.digest()).unwrap().reveal().to_string();
+    let token = JoinToken::generate(keys.authority.load().digest()).unwrap().reveal().to_string();
     let output = parse_flags(&["--listen=127.0.0.1:0", "--advertise=right:8080"]);
     let occasion =
         ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
@@ -300,7 +300,7 @@ async fn join_over_pending_init_is_refused() {
     let dir = dir_made(&data.path().join("manager"));
     let now = std::time::SystemTime::now();
     let others = warren_bootstrap::ca::ManagerKeys::open(other.path(), true, now).unwrap();
-    let token = JoinToken::generate(others.authority.digest()).unwrap().reveal().to_string();
+    let token = JoinToken::generate(others.authority.load().digest()).unwrap().reveal().to_string();
     let occasion =
         ManagerStartReason::Join(ManagerJoinArgs { address: "10.0.0.9:8080".parse().unwrap(), token });
     let reported = ManagerSettings {

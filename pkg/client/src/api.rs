@@ -387,6 +387,19 @@ impl ClusterApi<'_> {
         self.0.writing().unary(message, call).await
     }
 
+    /// The certificate authority, and how far its replacement is.
+    pub async fn ca(&self) -> Result<v1::CaStatus, Error> {
+        let call = |channel, request| async move { ClusterClient::new(channel).get_ca(request).await };
+        self.0.unary(v1::GetCaRequest {}, call).await
+    }
+
+    /// Replaces the certificate authority with this digest, once, unless that is in progress.
+    pub async fn rotate_ca(&self, ca_digest: &str) -> Result<v1::CaStatus, Error> {
+        let message = v1::RotateCaRequest { ca_digest: ca_digest.to_owned() };
+        let call = |channel, request| async move { ClusterClient::new(channel).rotate_ca(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
     /// Background tasks of all managers, and those last reported by agents. Names the unreachable managers.
     pub async fn background_tasks(&self) -> Result<v1::ListBackgroundTasksResponse, Error> {
         let call = |channel, request| async move {

@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use warren_proto::status::INCARNATION;
-use warren_types::ManagerAddress;
+use warren_types::{CaDigest, ManagerAddress};
 
 use crate::contexts::ClientTarget;
 use crate::dial;
@@ -17,6 +17,8 @@ use crate::tls_alert::LastTlsAlert;
 
 /// Response metadata with the addresses of all managers, the responding one first.
 const MANAGERS_METADATA: &str = "warren-manager-addresses";
+/// Response metadata with the digest of the only certificate authority that users trust.
+const AUTHORITY_METADATA: &str = "warren-certificate-authority";
 /// Longer lists are ignored.
 const MAX_ADVERTISED_MANAGERS: usize = 64;
 
@@ -51,6 +53,8 @@ struct FailoverState {
     advertised: Vec<ManagerAddress>,
     /// The latest known incarnation; 0 before the first response.
     incarnation: u64,
+    /// The only authority that users trust, as managers reported last.
+    authority: Option<CaDigest>,
 }
 
 impl fmt::Debug for FailoverChannel {
@@ -99,7 +103,8 @@ impl FailoverChannel {
     }
 
     fn new(configured: Vec<ManagerAddress>, tls: Option<Arc<ClientConfig>>, current: ManagerChannel) -> Self {
-        let state = Mutex::new(FailoverState { current, advertised: Vec::new(), incarnation: 0 });
+        let state =
+            Mutex::new(FailoverState { current, advertised: Vec::new(), incarnation: 0, authority: None });
         Self { configured, tls, state, switch_lock: tokio::sync::Mutex::default() }
     }
 
@@ -120,6 +125,11 @@ impl FailoverChannel {
     /// The latest known incarnation; 0 before the first response.
     pub fn incarnation(&self) -> u64 {
         self.state().incarnation
+    }
+
+    /// The only certificate authority that users trust, if managers have reported one.
+    pub fn authority(&self) -> Option<CaDigest> {
+        self.state().authority
     }
 
     /// Raises the known incarnation.
@@ -147,6 +157,10 @@ impl FailoverChannel {
         incarnation.into_iter().for_each(|incarnation| self.observe_incarnation(incarnation));
         if incarnation.is_some_and(|incarnation| incarnation < self.incarnation()) {
             return;
+        }
+        let authority = metadata.get(AUTHORITY_METADATA).and_then(|value| value.to_str().ok()?.parse().ok());
+        if authority.is_some() {
+            self.state().authority = authority;
         }
         let Some(text) = metadata.get(MANAGERS_METADATA).and_then(|value| value.to_str().ok()) else {
             return;

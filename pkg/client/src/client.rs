@@ -11,7 +11,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use warren_proto::status::INCARNATION;
-use warren_types::ManagerAddress;
+use warren_types::{CaDigest, ManagerAddress};
 
 use crate::channel::{FailoverChannel, ManagerChannel};
 use crate::contexts::ClientTarget;
@@ -111,6 +111,12 @@ impl Client {
     /// The latest known incarnation of the cluster; 0 if unknown.
     pub fn incarnation(&self) -> u64 {
         self.channel.incarnation()
+    }
+
+    /// The only certificate authority that users trust, if managers have reported one: a client that trusts another
+    /// renews its certificate ([`crate::UserApi::renew`]).
+    pub fn authority(&self) -> Option<CaDigest> {
+        self.channel.authority()
     }
 
     /// A request with the known incarnation.

@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::panic_guard::{BoxError, catch_panic, error_chain};
 use crate::record::{BackgroundTaskRecord, BackgroundTaskStatus};
 use crate::runner::{QueueRunner, RunOutcome, RunnerSettings};
 use crate::{Clock, RandomSource, Shutdown, WorkQueue};
+
+/// The same error in consecutive runs of a task is logged once in this time: a task may run each second.
+const REPEATED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs background tasks and records their state. Clones share the registry.
 ///
@@ -38,8 +42,8 @@ impl BackgroundTasks {
     }
 
     /// Runs `work` now, then `interval` after the end of each run or when triggered, until stopped. An error or panic
-    /// is recorded and logged, and does not prevent the next run. A run in progress at the stop completes: `work`
-    /// must have its own deadlines.
+    /// is recorded and logged (the same one again after a minute), and does not prevent the next run. A run in progress
+    /// at the stop completes: `work` must have its own deadlines.
     pub fn spawn<F, Fut, E>(
         &self,
         name: &'static str,
@@ -58,10 +62,11 @@ impl BackgroundTasks {
         let enlisted = record.register_active(Some(interval));
         self.inner.shutdown.spawn(name, async move {
             let _enlisted = enlisted;
+            let mut logged = None;
             while !stop.is_cancelled() {
                 // The run that starts now covers all triggers up to here.
                 let _ = woken.notified().now_or_never();
-                run_once(name, &record, &mut work).await;
+                run_once(name, &record, &mut work, &mut logged).await;
                 tokio::select! {
                     () = stop.cancelled() => {}
                     () = woken.notified() => {}
@@ -114,8 +119,13 @@ impl fmt::Debug for BackgroundTasks {
     }
 }
 
-async fn run_once<F, Fut, E>(name: &'static str, record: &Arc<BackgroundTaskRecord>, work: &mut F)
-where
+/// Runs `work`. `logged` is the error that was logged last, and when; `None` after a success.
+async fn run_once<F, Fut, E>(
+    name: &'static str,
+    record: &Arc<BackgroundTaskRecord>,
+    work: &mut F,
+    logged: &mut Option<(String, Instant)>,
+) where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<(), E>>,
     E: Into<BoxError>,
@@ -125,9 +135,16 @@ where
         Ok(result) => result.map_err(|error| error_chain(error.into().as_ref())),
         Err(panic) => Err(panic),
     };
-    if let Err(error) = &result {
-        tracing::warn!(name, error, "background task failed, will run again");
-    }
+    *logged = match (&result, logged.take()) {
+        (Ok(()), _) => None,
+        (Err(error), Some((known, at))) if known == *error && at.elapsed() < REPEATED_LOG_INTERVAL => {
+            Some((known, at))
+        }
+        (Err(error), _) => {
+            tracing::warn!(name, error, "background task failed, will run again");
+            Some((error.clone(), Instant::now()))
+        }
+    };
     run.finish(result);
 }
 

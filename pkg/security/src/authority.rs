@@ -10,7 +10,7 @@ use rcgen::{
 };
 use rustls::crypto::ring;
 use rustls_pki_types::CertificateDer;
-use warren_types::NodeRole;
+use warren_types::{MAX_PREDECESSORS, NodeRole};
 use x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME;
 use zeroize::Zeroizing;
 
@@ -18,6 +18,7 @@ use crate::certificate_bundle::{self, CertificateBundle};
 use crate::credentials::BACKDATE;
 use crate::identity::{parse_der, parse_part};
 use crate::pem;
+use crate::roots::ca_digest;
 use crate::{
     AuthorityError, CaDigest, CertificateRequest, Credentials, FileError, Identity, MANAGER_NAME,
     MaterialError, PrivateKey, Role, Roots, files,
@@ -26,14 +27,23 @@ use crate::{
 const AUTHORITY_NAME: &str = "warren-ca";
 const WEB_SERVER_NAME: &str = "warren-web-server";
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
+/// A new authority is valid from this long before it replaces another one, for machines whose clocks are behind.
+const AUTHORITY_BACKDATE: Duration = Duration::from_secs(24 * 60 * 60);
 /// 9999-12-31T23:59:59Z, the last time X.509 can express (RFC 5280, 4.1.2.5).
 const MAX_NOT_AFTER: Duration = Duration::from_secs(253_402_300_799);
 
 /// The certificate authority with its key, which can impersonate any identity of the cluster.
+///
+/// One that replaced another has certificates of its key that the earlier ones signed. They are behind each certificate
+/// that it issues, so that peers which trust only an earlier authority accept it.
 pub struct CertificateAuthority {
     cluster: String,
     certificate_pem: String,
     certificate: CertificateDer<'static>,
+    /// The certificates by which earlier authorities vouch for this one, the newest first.
+    chain: Vec<CertificateDer<'static>>,
+    /// The earlier authority, while it is trusted as well.
+    predecessors: Vec<CertificateDer<'static>>,
     expires: Duration,
     key: PrivateKey,
     pair: Zeroizing<KeyPair>,
@@ -44,30 +54,80 @@ impl CertificateAuthority {
     pub fn create(cluster: &str, now: SystemTime) -> Result<Self, AuthorityError> {
         let cluster = parse_part("cluster", cluster.to_owned())?;
         let key = PrivateKey::generate()?;
-        let mut params = params(since_epoch(now)?, AUTHORITY_VALIDITY, MAX_NOT_AFTER)?;
-        params.distinguished_name.push(DnType::OrganizationName, cluster);
-        params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let params = authority_params(&cluster, AUTHORITY_NAME, since_epoch(now)?)?;
+        let certificate = params.self_signed(&*key.pair()?)?;
+        Ok(Self::new(&certificate.pem(), key)?)
+    }
+
+    /// A new authority that replaces this one: it trusts this one as well, and this one vouches for it.
+    ///
+    /// # Errors
+    /// This one has expired.
+    pub fn successor(&self, now: SystemTime) -> Result<Self, AuthorityError> {
+        let now = since_epoch(now)?;
+        if now >= self.expires {
+            return Err(AuthorityError::Expired);
+        }
+        let key = PrivateKey::generate()?;
         let pair = key.pair()?;
+        let mut random = [0u8; 4];
+        fill_random(&mut random)?;
+        // Each has its own name: programs look for the issuer by its name.
+        let name = format!("{AUTHORITY_NAME}-{:08x}", u32::from_be_bytes(random));
+        let epoch = date_time_ymd(1970, 1, 1);
+        let mut params = authority_params(&self.cluster, &name, now)?;
+        params.not_before = epoch + now.saturating_sub(AUTHORITY_BACKDATE);
         let certificate = params.self_signed(&*pair)?;
-        Ok(Self::new(certificate.pem(), key)?)
+        params.not_after = params.not_after.min(epoch + self.expires);
+        params.use_authority_key_identifier_extension = true;
+        let issuer = Issuer::from_ca_cert_der(&self.certificate, &*self.pair)?;
+        let vouched = params.signed_by(&*pair, &issuer)?;
+        let mut certificates = certificate.pem();
+        certificates += &vouched.pem();
+        for earlier in self.chain.iter().take(MAX_PREDECESSORS - 1) {
+            certificates += &pem::write_certificate(earlier);
+        }
+        certificates += &self.certificate_pem;
+        Ok(Self::new(&certificates, key)?)
+    }
+
+    /// The same authority, which trusts no earlier one. Earlier ones still vouch for it.
+    pub fn without_predecessors(&self) -> Self {
+        let certificates: Vec<_> = [&self.certificate].into_iter().chain(&self.chain).collect();
+        let text: String = certificates.into_iter().map(pem::write_certificate).collect();
+        Self::new(&text, self.key.clone()).expect("the certificates were read when the authority was")
+    }
+
+    /// Whether it replaced `earlier`, which vouches for it or for one that it replaced.
+    pub fn has_replaced(&self, earlier: &Self) -> bool {
+        let Ok(earlier) = parse_der(&earlier.certificate) else { return false };
+        let is_vouched = |vouched: &CertificateDer<'static>| {
+            parse_der(vouched).is_ok_and(|it| it.verify_signature(Some(earlier.public_key())).is_ok())
+        };
+        self.chain.iter().any(is_vouched)
+    }
+
+    /// Whether it trusts an earlier authority as well.
+    pub fn trusts_predecessors(&self) -> bool {
+        !self.predecessors.is_empty()
     }
 
     /// An authority from its certificate and key (both PEM).
     pub fn parse(certificate_pem: &str, key_pem: &str) -> Result<Self, MaterialError> {
-        Self::new(certificate_pem.to_owned(), PrivateKey::parse(key_pem)?)
+        Self::new(certificate_pem, PrivateKey::parse(key_pem)?)
     }
 
     /// Parses [`CertificateAuthority::to_pem`].
     pub fn parse_pem(text: &str) -> Result<Self, MaterialError> {
         CertificateBundle::parse(text)
-            .and_then(|CertificateBundle { certificates, key }| Self::new(certificates, key))
+            .and_then(|CertificateBundle { certificates, key }| Self::new(&certificates, key))
     }
 
-    /// Certificate and key in one PEM text. Secret: it can impersonate any identity of the cluster.
+    /// Certificates and key in one PEM text. Secret: it can impersonate any identity of the cluster.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        certificate_bundle::join(&self.certificate_pem, &self.key)
+        let mut certificates = self.certificate_pem.clone();
+        certificates.extend(self.chain.iter().chain(&self.predecessors).map(pem::write_certificate));
+        certificate_bundle::join(&certificates, &self.key)
     }
 
     /// Reads a file written by [`CertificateAuthority::save`].
@@ -81,10 +141,17 @@ impl CertificateAuthority {
         files::write_private(path, self.to_pem().as_bytes())
     }
 
-    fn new(certificate_pem: String, key: PrivateKey) -> Result<Self, MaterialError> {
-        let found = pem::parse_certificates(&certificate_pem)?;
-        let [certificate] = <[_; 1]>::try_from(found)
-            .map_err(|found| MaterialError::Count { wanted: "one certificate", found: found.len() })?;
+    /// Its own certificate is the first one. Of the others, those that sign themselves are trusted as well.
+    fn new(certificates: &str, key: PrivateKey) -> Result<Self, MaterialError> {
+        let mut found = pem::parse_certificates(certificates)?.into_iter();
+        let certificate = found.next().ok_or(MaterialError::Count { wanted: "one certificate", found: 0 })?;
+        let (mut chain, mut predecessors) = (Vec::new(), Vec::new());
+        for other in found {
+            match is_root(&other)? {
+                true => predecessors.push(other),
+                false => chain.push(other),
+            }
+        }
         let parsed = parse_der(&certificate)?;
         if !parsed.is_ca() {
             return Err(MaterialError::NotAnAuthority);
@@ -98,7 +165,8 @@ impl CertificateAuthority {
         let cluster = parse_part("cluster", cluster.to_owned())?;
         let expires = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
         let expires = Duration::from_secs(expires);
-        Ok(Self { cluster, certificate_pem, certificate, expires, key, pair })
+        let certificate_pem = pem::write_certificate(&certificate);
+        Ok(Self { cluster, certificate_pem, certificate, chain, predecessors, expires, key, pair })
     }
 
     /// The id of its cluster.
@@ -116,14 +184,16 @@ impl CertificateAuthority {
         &self.key
     }
 
-    /// The trusted roots of the members.
+    /// The trusted roots of the members: this one first.
     pub fn roots(&self) -> Roots {
-        Roots::parse(&self.certificate_pem).expect("the certificate was read when the authority was")
+        let mut roots = self.certificate_pem.clone();
+        roots.extend(self.predecessors.iter().map(pem::write_certificate));
+        Roots::parse(&roots).expect("the certificates were read when the authority was")
     }
 
     /// Digest of the certificate, which a join token contains.
     pub fn digest(&self) -> CaDigest {
-        CaDigest::of(&self.certificate)
+        ca_digest(&self.certificate)
     }
 
     /// A new key with a certificate, valid from five minutes before `now` for [`Role::validity`], at most as long as
@@ -233,7 +303,9 @@ impl CertificateAuthority {
         public_key: &impl PublicKeyData,
     ) -> Result<String, AuthorityError> {
         let issuer = Issuer::from_ca_cert_der(&self.certificate, &*self.pair)?;
-        Ok(params.signed_by(public_key, &issuer)?.pem())
+        let mut certificates = params.signed_by(public_key, &issuer)?.pem();
+        certificates.extend(self.chain.iter().map(pem::write_certificate));
+        Ok(certificates)
     }
 }
 
@@ -250,8 +322,7 @@ impl fmt::Debug for CertificateAuthority {
 /// `now` for `validity`, but not beyond `end`.
 fn params(now: Duration, validity: Duration, end: Duration) -> Result<CertificateParams, AuthorityError> {
     let mut serial = [0u8; 16];
-    let random = ring::default_provider().secure_random;
-    random.fill(&mut serial).map_err(|_| AuthorityError::Randomness)?;
+    fill_random(&mut serial)?;
     // A positive number without leading zeros, as DER requires (RFC 5280, 4.1.2.2).
     serial[0] = serial[0] & 0x7f | 0x40;
     let epoch = date_time_ymd(1970, 1, 1);
@@ -261,6 +332,31 @@ fn params(now: Duration, validity: Duration, end: Duration) -> Result<Certificat
     params.not_before = epoch + now.saturating_sub(BACKDATE);
     params.not_after = epoch + (now + validity).min(end);
     Ok(params)
+}
+
+/// Whether the certificate of an authority is signed by itself.
+fn is_root(certificate: &CertificateDer<'_>) -> Result<bool, MaterialError> {
+    let parsed = parse_der(certificate)?;
+    if !parsed.is_ca() {
+        return Err(MaterialError::NotAnAuthority);
+    }
+    Ok(parsed.subject() == parsed.issuer())
+}
+
+/// Parameters of the certificate of an authority with this name.
+fn authority_params(cluster: &str, name: &str, now: Duration) -> Result<CertificateParams, AuthorityError> {
+    let mut params = params(now, AUTHORITY_VALIDITY, MAX_NOT_AFTER)?;
+    params.distinguished_name.push(DnType::OrganizationName, cluster);
+    params.distinguished_name.push(DnType::CommonName, name);
+    // Without a limit: it may vouch for the authority that replaces it.
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+fn fill_random(bytes: &mut [u8]) -> Result<(), AuthorityError> {
+    let random = ring::default_provider().secure_random;
+    random.fill(bytes).map_err(|_| AuthorityError::Randomness)
 }
 
 fn since_epoch(now: SystemTime) -> Result<Duration, AuthorityError> {

@@ -16,7 +16,9 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::client::TlsStream;
 
-use crate::tls::{HTTP_2, provider};
+use crate::roots::ca_digest;
+use crate::tls::HTTP_2;
+use crate::trust::provider;
 use crate::{CaDigest, ConnectError, Identity, Role, Roots, TlsError, connect};
 
 /// Why a token was not shown to the other side. Nothing secret was said.
@@ -24,8 +26,8 @@ use crate::{CaDigest, ConnectError, Identity, Role, Roots, TlsError, connect};
 pub enum JoinConnectError {
     /// Another cluster answers, or a program that is not a manager.
     #[error(
-        "another cluster's manager: the token is for the cluster with CA {wanted}, {} answers there; check \
-         the address, or make a token in that cluster",
+        "the token is for the cluster with CA {wanted}, {} answers there: it is another cluster's manager, or the CA \
+         was replaced since; check the address, or make a new token in that cluster",
         digest_text(found)
     )]
     AnotherCluster {
@@ -111,10 +113,10 @@ impl DigestVerifier {
         now: UnixTime,
     ) -> Result<Roots, JoinConnectError> {
         let not_a_manager = |why: &dyn fmt::Display| JoinConnectError::NotAManager(why.to_string());
-        let authority = beside.iter().find(|shown| CaDigest::of(shown) == self.expected);
+        let authority = beside.iter().find(|shown| ca_digest(shown) == self.expected);
         let authority = authority.ok_or_else(|| JoinConnectError::AnotherCluster {
             wanted: self.expected,
-            found: beside.last().map(CaDigest::of),
+            found: beside.last().map(ca_digest),
         })?;
         let roots = Roots::of(authority).map_err(|error| not_a_manager(&error))?;
         let verifier =

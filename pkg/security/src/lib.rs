@@ -16,6 +16,7 @@ mod backup;
 mod certificate_bundle;
 mod cipher;
 mod credentials;
+mod current_authority;
 pub mod delivery;
 pub mod files;
 mod hex;
@@ -33,6 +34,7 @@ pub mod seal;
 mod secret_object_key;
 mod tls;
 mod token;
+mod trust;
 
 pub use authority::CertificateAuthority;
 pub use authority_error::AuthorityError;
@@ -41,6 +43,7 @@ pub use backup::{
     open_backup,
 };
 pub use credentials::Credentials;
+pub use current_authority::CurrentAuthority;
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, MANAGER_NAME, Role};
 pub use join::{JoinConnectError, connect_to_join};
@@ -54,10 +57,12 @@ pub use node_membership::{IncompleteMembership, MembershipStore, NodeMembership,
 pub use peer::Peer;
 pub use pem::MaterialError;
 pub use request::{CertificateRequest, RequestError};
-pub use roots::{CaDigest, ParseDigestError, Roots};
+pub use roots::Roots;
 pub use secret_object_key::{SecretObjectKey, SecretObjectKeyError};
 pub use tls::{
-    ConnectError, ReloadableCertificate, TlsError, WebCertificate, client_config, connect, server_config,
-    web_server_config,
+    ConnectError, ReloadableCertificate, WebCertificate, client_config, connect, server_config,
+    trusting_client_config, trusting_server_config, web_server_config,
 };
 pub use token::{JoinToken, TokenError};
+pub use trust::{TlsError, Trust};
+pub use warren_types::{CaDigest, ParseDigestError};

@@ -3,8 +3,8 @@
 //! | file        | content                                        | written                            |
 //! |-------------|------------------------------------------------|------------------------------------|
 //! | `node.key`  | the private key; the node's id follows from it | first, and once                    |
-//! | `roots.pem` | the authorities the node trusts                | when it was let in                 |
-//! | `node.pem`  | the certificate: with it one is a member       | last, and again whenever renewed   |
+//! | `node.pem`  | the certificate                                | when it was let in, and renewed    |
+//! | `roots.pem` | the authorities the node trusts                | last, and when they are replaced   |
 //!
 //! Each begins with a line `<mark> <format version> <first 16 digits of the SHA-256 of what follows>` and is PEM
 //! from there on. Each is replaced as a whole ([`crate::files`]), so that killing the process at any moment
@@ -167,11 +167,12 @@ impl MembershipStore {
     pub fn complete(&self, roots: &Roots, certificate_pem: &str) -> Result<Credentials, NodeMembershipError> {
         let key = self.load_key()?.ok_or_else(|| self.key_error("it is missing"))?;
         let credentials = check(roots, certificate_pem, &key).map_err(NodeMembershipError::Rejected)?;
-        // The certificate comes last: with it one is a member. To renew it, nothing else is touched.
+        // The certificate comes first: authorities that were replaced vouch for the one that issued it, so that it goes
+        // with the roots from before. To renew it, nothing else is touched.
+        self.write(&CERTIFICATE, certificate_pem)?;
         if !matches!(self.read(&ROOTS)?, Ok(stored) if stored.as_str() == roots.pem()) {
             self.write(&ROOTS, roots.pem())?;
         }
-        self.write(&CERTIFICATE, certificate_pem)?;
         Ok(credentials)
     }
 

@@ -8,33 +8,22 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::credentials::certified_key;
+use crate::trust::{ClientKind, ClientVerifier, TlsError, Trust, provider};
 use crate::{Credentials, Identity, MANAGER_NAME, MaterialError, PrivateKey, Roots};
 
 pub(crate) const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
-
-/// Why TLS could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// The library refused the settings.
-    #[error("TLS could not be set up")]
-    Config(#[from] rustls::Error),
-    /// The trusted authorities cannot be used to verify clients.
-    #[error("the trusted authorities cannot be used")]
-    Roots(#[from] VerifierBuilderError),
-}
 
 /// The certificate that is shown to the other side from the next handshake on; it can be replaced while
 /// connections are open.
@@ -120,20 +109,17 @@ impl ResolvesServerCert for WebCertificate {
 #[derive(Debug)]
 struct ServerCertificateChain {
     own: Arc<ReloadableCertificate>,
-    authorities: Vec<CertificateDer<'static>>,
+    trust: Arc<Trust>,
 }
 
 impl ResolvesServerCert for ServerCertificateChain {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let own = self.own.current_key()?;
         let mut chain = own.cert.clone();
-        chain.extend(self.authorities.iter().filter(|authority| !own.cert.contains(authority)).cloned());
+        let roots = self.trust.roots();
+        chain.extend(roots.certificates().iter().filter(|root| !own.cert.contains(root)).cloned());
         Some(Arc::new(CertifiedKey::new(chain, Arc::clone(&own.key))))
     }
-}
-
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
 }
 
 impl Roots {
@@ -151,28 +137,32 @@ impl Roots {
     }
 }
 
-/// The serving side. A client that shows a certificate must show a valid one of `roots`; one that shows none
-/// is let in as [`crate::Peer::Anonymous`], since it must be able to join. The certificates of `roots` are sent
-/// along, for those who know them by a digest only ([`crate::connect_to_join`]).
+/// As [`trusting_server_config`], with authorities that are never replaced.
 pub fn server_config(
     roots: &Roots,
     certificate: Arc<ReloadableCertificate>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.store()), provider())
-        .allow_unauthenticated()
-        .build()?;
-    let certificates =
-        ServerCertificateChain { own: certificate, authorities: roots.certificates().to_vec() };
-    with_verifier(Arc::new(certificates), verifier, HTTP_2)
+    trusting_server_config(Trust::new(roots)?, certificate)
 }
 
-/// The serving side for clients of other software, over HTTP/1.1: they must show a valid certificate of `roots`.
+/// The serving side. A client that shows a certificate must show a valid one of an authority that is trusted; one that
+/// shows none is let in as [`crate::Peer::Anonymous`], since it must be able to join. The certificates of the
+/// authorities are sent along, for those who know them by a digest only ([`crate::connect_to_join`]).
+pub fn trusting_server_config(
+    trust: Arc<Trust>,
+    certificate: Arc<ReloadableCertificate>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let verifier = ClientVerifier::new(Arc::clone(&trust), ClientKind::Any);
+    with_verifier(Arc::new(ServerCertificateChain { own: certificate, trust }), verifier, HTTP_2)
+}
+
+/// The serving side for clients of other software, over HTTP/1.1: they must show a valid certificate of an authority
+/// that is trusted.
 pub fn web_server_config(
-    roots: &Roots,
+    trust: Arc<Trust>,
     certificate: Arc<WebCertificate>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.store()), provider());
-    with_verifier(certificate, verifier.build()?, HTTP_1)
+    with_verifier(certificate, ClientVerifier::new(trust, ClientKind::OtherSoftware), HTTP_1)
 }
 
 fn with_verifier(
@@ -192,15 +182,25 @@ fn with_verifier(
     Ok(Arc::new(config))
 }
 
-/// The dialling side, with a certificate or without one. Use it through [`connect`], which
-/// verifies the one right name.
+/// As [`trusting_client_config`], with authorities that are never replaced.
 pub fn client_config(
     roots: &Roots,
     certificate: Option<Arc<ReloadableCertificate>>,
 ) -> Result<Arc<ClientConfig>, TlsError> {
+    trusting_client_config(Trust::new(roots)?, certificate)
+}
+
+/// The dialling side, with a certificate or without one. Use it through [`connect`], which
+/// verifies the one right name.
+pub fn trusting_client_config(
+    trust: Arc<Trust>,
+    certificate: Option<Arc<ReloadableCertificate>>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    // The verifier does what the library does, with the authorities of the moment.
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots.store());
+        .dangerous()
+        .with_custom_certificate_verifier(trust);
     let mut config = match certificate {
         Some(certificate) => builder.with_client_cert_resolver(certificate),
         None => builder.with_no_client_auth(),

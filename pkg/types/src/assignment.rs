@@ -8,8 +8,9 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClusterId, DataPlane, DesiredTaskState, Health, ImageDigest, LogLimits, ManagerAddress, NodeId, NodeName,
-    PublishedPort, ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, VolumeName,
+    CaDigest, ClusterId, DataPlane, DesiredTaskState, Health, ImageDigest, LogLimits, ManagerAddress, NodeId,
+    NodeName, PublishedPort, ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp,
+    VolumeName,
 };
 
 /// The most images that a node reports to have: those that changed last.
@@ -153,6 +154,9 @@ pub struct NodeSettings {
     /// Addresses of the managers.
     #[serde(default)]
     pub managers: Vec<ManagerAddress>,
+    /// The only certificate authority that the node trusts; `None`: what it trusts stays.
+    #[serde(default)]
+    pub authority: Option<CaDigest>,
 }
 
 impl TaskAssignment {

@@ -8,6 +8,7 @@
 
 pub mod assignment;
 pub mod boxed_default;
+pub mod ca;
 mod canonical_image;
 pub mod catalogue;
 pub mod cluster_settings;
@@ -44,6 +45,7 @@ pub use assignment::{
     RetainedLog, TaskAssignment, TaskReport, VolumeAssignment,
 };
 pub use boxed_default::BoxedDefault;
+pub use ca::{CaDigest, CaHolder, CaPhase, CaRotation, MAX_PREDECESSORS, ParseDigestError};
 pub use canonical_image::CanonicalImage;
 pub use catalogue::{Catalogue, CatalogueService, Endpoint, PortName, ServicePort};
 pub use cluster_settings::{ClusterSettings, ClusterSettingsChange};

@@ -69,6 +69,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
         let heartbeat = period(&mut fields, "heartbeatMs", wire.heartbeat_ms);
         let sync = period(&mut fields, "syncMs", wire.sync_ms);
         let managers = fields.parse_list("managers", &wire.managers);
+        let authority = field(&mut fields, "authority", WireForm::from_wire(wire.authority));
         let built = || {
             Some(Self {
                 cluster: cluster?,
@@ -82,6 +83,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
                 heartbeat: heartbeat?,
                 sync: sync?,
                 managers: managers?,
+                authority: authority?,
             })
         };
         fields.finish(built())
@@ -110,6 +112,7 @@ impl From<&NodeSettings> for v1::NodeSettings {
             heartbeat_ms: millis(settings.heartbeat),
             sync_ms: millis(settings.sync),
             managers: settings.managers.iter().map(ToString::to_string).collect(),
+            authority: settings.authority.to_wire(),
         }
     }
 }

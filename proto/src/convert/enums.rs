@@ -4,9 +4,9 @@ use warren_types::spec::{
     FailureAction, ImageResolver, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder,
 };
 use warren_types::{
-    Availability, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCheckOutcome, NodeCondition,
-    NodeRole, NodeStatus, PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage, TaskState, UserRole,
-    VerificationState, Violation, Violations,
+    Availability, CaPhase, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCheckOutcome,
+    NodeCondition, NodeRole, NodeStatus, PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage,
+    TaskState, UserRole, VerificationState, Violation, Violations,
 };
 
 use super::fields::unknown_enum_value;
@@ -42,6 +42,7 @@ macro_rules! enums {
 
 enums! {
     Availability { Active Pause Drain } "active, pause or drain";
+    CaPhase { Managers Nodes Complete } "managers, nodes or complete";
     NodeCheckOutcome { Passed Warning Failed } "passed, warning or failed";
     DataPlane { Vxlan Wireguard Routes } "vxlan, wireguard or routes";
     DesiredTaskState { Ready Running Shutdown Remove } "READY, RUNNING, SHUTDOWN or REMOVE";
@@ -106,6 +107,7 @@ macro_rules! readers {
 
 readers! {
     availability: Availability
+    ca_phase: CaPhase
     data_plane: DataPlane
     desired_task_state: DesiredTaskState
     health: Health

@@ -10,10 +10,10 @@ use proptest::sample::select;
 use prost::Message;
 use warren_types::strategies::{service_specs, task_specs};
 use warren_types::{
-    Assignment, AssignmentVersion, Bytes, ClusterId, DataPlane, DesiredTaskState, Health, Id, ImageDigest,
-    LogLimits, MilliCpu, NodeDescription, NodeId, NodeSettings, Resources, RetainedLog, ServiceId,
-    ServiceSpec, TaskAssignment, TaskExit, TaskId, TaskReport, TaskState, Timestamp, VolumeAssignment,
-    WireGuardKey,
+    Assignment, AssignmentVersion, Bytes, CaDigest, ClusterId, DataPlane, DesiredTaskState, Health, Id,
+    ImageDigest, LogLimits, MilliCpu, NodeDescription, NodeId, NodeSettings, Resources, RetainedLog,
+    ServiceId, ServiceSpec, TaskAssignment, TaskExit, TaskId, TaskReport, TaskState, Timestamp,
+    VolumeAssignment, WireGuardKey,
 };
 
 use super::stored_service_spec;
@@ -115,8 +115,17 @@ fn settings() -> impl Strategy<Value = NodeSettings> {
     let named = ("[a-z0-9]{1,8}".prop_map(|text| text.parse().unwrap()), btree_map(".{0,8}", ".{0,8}", 0..3));
     let place = (1..=u16::MAX, vec(net(), 1..4), vec(net(), 0..4));
     let data_plane = select(DataPlane::ALL.to_vec());
-    (ids(), ids(), named, place, data_plane, durations(1), durations(1)).prop_map(
-        |(cluster, node, (name, labels), (number, subnets, ranges), data_plane, heartbeat, sync)| {
+    let authority = option::of(any::<[u8; 32]>().prop_map(CaDigest::from_bytes));
+    (ids(), ids(), named, place, (data_plane, authority), durations(1), durations(1)).prop_map(
+        |(
+            cluster,
+            node,
+            (name, labels),
+            (number, subnets, ranges),
+            (data_plane, authority),
+            heartbeat,
+            sync,
+        )| {
             let (cluster, node) = (ClusterId(cluster), NodeId(node));
             let managers = vec!["10.0.0.7:8080".parse().unwrap(), "[fd00::7]:1".parse().unwrap()];
             NodeSettings {
@@ -131,6 +140,7 @@ fn settings() -> impl Strategy<Value = NodeSettings> {
                 heartbeat,
                 sync,
                 managers,
+                authority,
             }
         },
     )

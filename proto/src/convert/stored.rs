@@ -2,8 +2,9 @@
 
 use prost::bytes;
 use warren_types::{
-    Bytes, FailureOutcome, LoginToken, Member, Network, Node, ReleasedVolume, RolloutFailure, RolloutKind,
-    RolloutRecord, SealedData, SecretObject, Timestamp, Token, User, Violation, Violations, Volume,
+    Bytes, CaHolder, CaRotation, FailureOutcome, LoginToken, Member, Network, Node, ReleasedVolume,
+    RolloutFailure, RolloutKind, RolloutRecord, SealedData, SecretObject, Timestamp, Token, User, Violation,
+    Violations, Volume,
 };
 
 use super::fields::FieldReader;
@@ -11,9 +12,13 @@ use super::wire_form::{
     WireForm, field, number_or_zero, read_field, required_messages, user_keys, wire_structs,
 };
 use crate::v1;
+use crate::v1::ca_holder::Holder;
 use crate::v1::rollout_failure::Outcome;
 
 wire_structs! {
+    CaRotation as StoredCaRotation {
+        digest, sealed, predecessors, phase, began_at, member_ids: managers, node_ids: nodes, keys
+    };
     Member as StoredMember {
         member_id, id: manager_id, name, address, desired_suffrage, replaces, removing, feature_level: level, version,
         created_at, administrator_key
@@ -50,6 +55,28 @@ impl WireForm<v1::StoredSealedData> for SealedData {
 }
 
 required_messages! { SealedData as StoredSealedData }
+
+impl WireForm<v1::CaHolder> for CaHolder {
+    fn to_wire(&self) -> v1::CaHolder {
+        let holder = match self {
+            Self::Manager(member) => Holder::MemberId(*member),
+            Self::Node(node) => Holder::NodeId(node.to_wire()),
+            Self::User(key) => Holder::Key(key.to_wire()),
+        };
+        v1::CaHolder { holder: Some(holder) }
+    }
+
+    fn from_wire(wire: v1::CaHolder) -> Result<Self, Violations> {
+        match wire.holder {
+            Some(Holder::MemberId(member)) => Ok(Self::Manager(member)),
+            Some(Holder::NodeId(node)) => read_field("node_id", node).map(Self::Node),
+            Some(Holder::Key(key)) => read_field("key", key).map(Self::User),
+            None => Err(Violation::new("holder", "is missing").into()),
+        }
+    }
+}
+
+required_messages! { CaHolder as CaHolder }
 
 impl WireForm<v1::StoredVolume> for Volume {
     fn to_wire(&self) -> v1::StoredVolume {

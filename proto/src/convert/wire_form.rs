@@ -9,7 +9,7 @@ use ipnet::Ipv4Net;
 use prost::bytes;
 use warren_types::spec::{Capability, Constraint, DeviceAccess, PlacementPreference, UlimitName};
 use warren_types::{
-    AssignmentVersion, Bytes, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
+    AssignmentVersion, Bytes, CaDigest, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
     ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeLabel,
     NodeName, PublicKeyHash, Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal,
     Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, UserId, UserName, Violation,
@@ -173,10 +173,10 @@ macro_rules! texts {
 }
 
 texts! {
-    Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net ManagerAddress
-    ManagerId NetworkId NetworkName NodeCheck NodeId NodeLabel NodeName PlacementPreference SecretObjectId
-    SecretObjectName ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName UserId UserName VolumeId
-    VolumeName WireGuardKey
+    CaDigest Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net
+    ManagerAddress ManagerId NetworkId NetworkName NodeCheck NodeId NodeLabel NodeName PlacementPreference
+    SecretObjectId SecretObjectName ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName UserId
+    UserName VolumeId VolumeName WireGuardKey
 }
 
 /// Texts that are empty for `None`.
@@ -194,7 +194,7 @@ macro_rules! optional_texts {
     )*};
 }
 
-optional_texts! { ImageDigest Ipv4Addr ManagerAddress NodeId NodeLabel Signal String WireGuardKey }
+optional_texts! { CaDigest ImageDigest Ipv4Addr ManagerAddress NodeId NodeLabel Signal String WireGuardKey }
 
 /// Numbers with a unit.
 macro_rules! numbers {
@@ -284,6 +284,16 @@ impl WireForm<bytes::Bytes> for TokenHash {
 
     fn from_wire(wire: bytes::Bytes) -> Result<Self, Violations> {
         WireForm::from_wire(wire).map(Self)
+    }
+}
+
+impl WireForm<bytes::Bytes> for CaDigest {
+    fn to_wire(&self) -> bytes::Bytes {
+        self.as_bytes().to_wire()
+    }
+
+    fn from_wire(wire: bytes::Bytes) -> Result<Self, Violations> {
+        WireForm::from_wire(wire).map(Self::from_bytes)
     }
 }
 

@@ -447,6 +447,7 @@ impl ClusterSimulation {
                 | StateChange::Network(_)
                 | StateChange::Addresses
                 | StateChange::ImportedImages
+                | StateChange::CaRenewals
                 | StateChange::Member(_) => {}
             }
         }

@@ -23,7 +23,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A manager that issues certificates for an hour, or fails as configured.
 #[derive(Clone)]
 struct RenewingManager {
-    authority: Arc<CertificateAuthority>,
+    authority: Arc<Mutex<Arc<CertificateAuthority>>>,
     failures: Arc<Mutex<Vec<Problem>>>,
     requests: Arc<Mutex<Vec<String>>>,
 }
@@ -41,9 +41,10 @@ impl MembershipService for RenewingManager {
         if let Some(problem) = self.failures.lock().unwrap().pop() {
             return Err(problem.into());
         }
-        let certificate =
-            self.authority.sign_node(NodeRole::Worker, &request, SystemTime::now(), HOUR).unwrap();
-        Ok(Response::new(v1::RenewResponse { certificate }))
+        let authority = Arc::clone(&self.authority.lock().unwrap());
+        let certificate = authority.sign_node(NodeRole::Worker, &request, SystemTime::now(), HOUR).unwrap();
+        let authorities = authority.roots().pem().to_owned();
+        Ok(Response::new(v1::RenewResponse { certificate, authorities }))
     }
 
     async fn leave(&self, _: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
@@ -55,6 +56,7 @@ struct Node {
     _dir: tempfile::TempDir,
     manager: RenewingManager,
     renewal: CertificateRenewal,
+    desired_state: watch::Sender<DesiredState>,
     server: tokio::task::JoinHandle<()>,
 }
 
@@ -76,6 +78,8 @@ impl Node {
         let request = CertificateRequest::parse(&request).unwrap();
         let certificate = authority.sign_node(NodeRole::Worker, &request, now - age, HOUR).unwrap();
         let credentials = store.complete(&authority.roots(), &certificate).unwrap();
+        let trust = Trust::new(&authority.roots()).unwrap();
+        let authority = Arc::new(Mutex::new(authority));
         let manager = RenewingManager { authority, failures: Arc::default(), requests: Arc::default() };
         let (dialled, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(8);
         let server = tonic::transport::Server::builder().add_service(MembershipServer::new(manager.clone()));
@@ -95,9 +99,11 @@ impl Node {
             .boxed()
         });
         let live = ReloadableCertificate::new(&credentials);
+        let (desired_state, desired) = watch::channel(DesiredState::default());
         let clock = Arc::new(SystemClock::new());
-        let renewal = CertificateRenewal { store, live, dial, random: 0, clock };
-        Self { _dir: dir, manager, renewal, server }
+        let renewal =
+            CertificateRenewal { store, live, trust, desired_state: desired, dial, random: 0, clock };
+        Self { _dir: dir, manager, renewal, desired_state, server }
     }
 
     /// The certificates on disk and on the wire, which must be equal.
@@ -161,14 +167,16 @@ async fn renewal_failure_is_reported_and_retried() {
     let problem = || Problem::new(Code::Unavailable, "NO_LEADER", "no leader");
     node.manager.failures.lock().unwrap().extend([problem(), problem()]);
     let (store, live) = (node.renewal.store.clone(), Arc::clone(&node.renewal.live));
-    let dial = Arc::clone(&node.renewal.dial);
+    let (dial, trust) = (Arc::clone(&node.renewal.dial), Arc::clone(&node.renewal.trust));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let renewal = CertificateRenewal { store, live, dial, random: 0, clock: Arc::clone(&clock) };
+    let desired_state = node.desired_state.subscribe();
+    let renewal =
+        CertificateRenewal { store, live, trust, desired_state, dial, random: 0, clock: Arc::clone(&clock) };
     let renewal = std::mem::replace(&mut node.renewal, renewal);
     let shutdown = Shutdown::new();
     let background_tasks = BackgroundTasks::new(shutdown.clone(), clock, Arc::new(|| 0));
     let began = tokio::time::Instant::now();
-    renewal.start(&background_tasks);
+    renewal.start(&background_tasks, &shutdown);
     let status = || background_tasks.snapshot().remove(0);
     let renewed = async {
         while status().runs < 3 {
@@ -184,4 +192,34 @@ async fn renewal_failure_is_reported_and_retried() {
     assert!(error.contains("did not renew the certificate: no leader"), "{error}");
     assert!(node.shown_expiry().await > SystemTime::now() + HOUR / 2);
     shutdown.stop(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn certificate_is_renewed_when_the_authority_was_replaced() {
+    let (node, now) = (Node::new(HOUR / 2), SystemTime::now());
+    let old = Arc::clone(&node.manager.authority.lock().unwrap());
+    let next = old.successor(now).unwrap();
+    let other = warren_types::NodeSettings { authority: Some(next.digest()), ..settings() };
+    node.desired_state.send_modify(|desired| desired.settings = Some(other));
+    // A manager that lags has the earlier authority, one that follows trusts both for a moment.
+    let following = Arc::new(CertificateAuthority::parse_pem(&next.to_pem()).unwrap());
+    assert_eq!(following.roots().digests(), [next.digest(), old.digest()]);
+    for authority in [Arc::clone(&old), following] {
+        *node.manager.authority.lock().unwrap() = authority;
+        assert_eq!(node.renewal.ensure(now).await.unwrap(), MIN_CHECK_INTERVAL);
+        assert_eq!(node.renewal.trust.roots().digests(), [old.digest()], "it is never one of two");
+        assert_eq!(node.renewal.load().await.unwrap().1.digests(), [old.digest()]);
+    }
+    *node.manager.authority.lock().unwrap() = Arc::new(next.without_predecessors());
+    let changes = node.renewal.trust.changes();
+    assert!(node.renewal.ensure(now).await.unwrap() > MIN_CHECK_INTERVAL);
+    assert!(changes.has_changed().unwrap(), "the session ends");
+    let (credentials, roots) = node.renewal.load().await.unwrap();
+    assert_eq!(roots.digests(), [next.digest()]);
+    assert_eq!(node.renewal.trust.roots().digests(), [next.digest()]);
+    roots.check_issued(&credentials).unwrap();
+    node.shown_expiry().await;
+    let before = node.request_count();
+    node.renewal.ensure(now).await.unwrap();
+    assert_eq!(node.request_count(), before, "the second time there is nothing to do");
 }

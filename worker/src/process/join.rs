@@ -30,10 +30,17 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
         flags: flags.clone(),
     };
     let earlier = WorkerSettings::load(dirs, metrics, flags)?;
-    let (settings, shown) = match given.membership().load().map_err(|error| unusable_membership(&error))? {
-        NodeMembership::Member { roots, .. } if !roots.digests().contains(&token.authority()) => {
-            return Err(other_cluster(&roots));
+    let membership = given.membership().load().map_err(|error| unusable_membership(&error))?;
+    if let NodeMembership::Member { credentials, roots } = &membership
+        && !roots.digests().contains(&token.authority())
+    {
+        // The certificate authority may have been replaced while this machine was away.
+        let (_, shown) = join::connect(&manager, &token).await?;
+        if shown.cluster().as_deref() != Some(credentials.identity().cluster()) {
+            return Err(other_cluster(roots));
         }
+    }
+    let (settings, shown) = match membership {
         NodeMembership::Member { credentials, .. } => {
             let settings = match earlier {
                 Some(earlier) => earlier.with_join(given.joined),

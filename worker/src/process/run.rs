@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_chain, notify_ready, program};
-use warren_security::{MembershipStore, ReloadableCertificate, Roots};
+use warren_security::{MembershipStore, ReloadableCertificate, Trust};
 use warren_task::DesiredState;
 
 use super::{MAX_ARCHIVE, NOT_STARTED, WorkerFlags, WorkerSettings, WorkerTelemetry, failed};
@@ -34,8 +34,8 @@ pub struct WorkerSetup {
     pub managers: Vec<String>,
     /// Certificate and key of this node.
     pub certificate: Arc<ReloadableCertificate>,
-    /// Trusted roots.
-    pub roots: Roots,
+    /// What it trusts.
+    pub trust: Arc<Trust>,
     /// Store for renewed certificates; `None` if the manager of this node renews them.
     pub membership: Option<MembershipStore>,
     /// Address for other machines; `None`: the source address of the connection to the manager.
@@ -79,7 +79,7 @@ pub async fn start(setup: WorkerSetup) -> Result<Worker, CommandError> {
 
 /// As [`start`]; with a removal record the worker only removes its containers.
 pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
-    let WorkerSetup { data_dir, run_dir, managers, certificate, roots, membership, address, flags } = setup;
+    let WorkerSetup { data_dir, run_dir, managers, certificate, trust, membership, address, flags } = setup;
     flags.check_labels()?;
     warren_runtime::raise_open_files_limit();
     // In the background: managers learn it when it is known.
@@ -96,7 +96,7 @@ pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
         run_dir,
         managers,
         certificate,
-        roots,
+        trust,
         overrides: NodeOverrides {
             cpu: flags.cpus,
             memory: flags.memory,
@@ -163,6 +163,7 @@ pub(super) async fn run_joined(
     let mut signals = ShutdownSignals::listen(NOT_STARTED)?;
     HostInfo::detect()?.ensure_root("run it as root")?;
     let (credentials, roots) = reported.load_membership()?;
+    let trust = Trust::new(&roots).map_err(|error| failed(NOT_STARTED, &error, ""))?;
     let removal_record = reported.removal_record(&credentials)?;
     if let Some(removal) = removal_record.load().filter(|removal| removal.cleared) {
         return Ok(WorkerEnd::Removed { removal, before_start: true });
@@ -172,7 +173,7 @@ pub(super) async fn run_joined(
         run_dir: reported.run_dir(),
         managers: reported.managers(),
         certificate: ReloadableCertificate::new(&credentials),
-        roots,
+        trust,
         membership: Some(reported.membership()),
         address: reported.joined.advertise.clone(),
         flags: reported.flags.clone(),

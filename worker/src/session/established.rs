@@ -51,6 +51,8 @@ pub(super) enum SessionEnd {
     Periodic(#[from] PeriodicError),
     #[error("the data address of this node changed; the next session reports it")]
     DataAddressChanged,
+    #[error("the certificate authority of the cluster was replaced; the next session is with the new one")]
+    AuthorityReplaced,
     #[error("agent is stopping")]
     Stopped,
 }
@@ -76,13 +78,15 @@ impl SessionEnd {
     }
 }
 
-/// Runs one session over the connection; returns why it ended.
+/// Runs one session over the connection; returns why it ended. `authorities` is notified when those by which the
+/// manager was verified are replaced.
 pub(super) async fn run(
     context: &Arc<SessionContext>,
     connected: ManagerConnection,
+    authorities: watch::Receiver<()>,
     stop: &CancellationToken,
 ) -> SessionEnd {
-    match serve(context, connected, stop).await {
+    match serve(context, connected, authorities, stop).await {
         Ok(never) => match never {},
         Err(ended) => ended,
     }
@@ -91,6 +95,7 @@ pub(super) async fn run(
 async fn serve(
     context: &Arc<SessionContext>,
     connected: ManagerConnection,
+    mut authorities: watch::Receiver<()>,
     stop: &CancellationToken,
 ) -> Result<std::convert::Infallible, SessionEnd> {
     let ManagerConnection { manager, dialled_from, channel } = connected;
@@ -148,6 +153,7 @@ async fn serve(
             Ok(()) = image_arrivals.changed() => periodic.send_inventory(),
             Ok(()) = program_digest.changed() => periodic.send_inventory(),
             Ok(()) = data_address.changed() => return Err(SessionEnd::DataAddressChanged),
+            Ok(()) = authorities.changed() => return Err(SessionEnd::AuthorityReplaced),
             Ok(()) = applied_network.changed() => {
                 let version = *applied_network.borrow_and_update();
                 if version != AssignmentVersion::default() {
@@ -179,6 +185,7 @@ async fn hello(context: &SessionContext, dialled_from: Option<&str>) -> v1::Hell
         version: Some(version.into()),
         network_version: Some(view.version.into()),
         networks: view.catalogues.keys().map(ToString::to_string).collect(),
+        authorities: context.trust.roots().digests().iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -20,7 +20,7 @@ use warren_volume::SubpathMounts;
 
 use super::*;
 use crate::fake_manager::{FakeManager, FakeSession, at};
-use crate::fixtures::{check_context, image, images, settings, tag, task, task_id, verifier};
+use crate::fixtures::{check_context, image, images, settings, tag, task, task_id, trust, verifier};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::ImageArrivals;
 use crate::handlers::images::fake::FakeImages;
@@ -110,6 +110,7 @@ impl TestNode {
         let context = Arc::new(SessionContext {
             cluster: settings().cluster,
             node: settings().node,
+            trust: trust(),
             desired_state,
             network_view,
             applied_network: applied_network.subscribe(),

@@ -133,7 +133,7 @@ impl Machine {
             run_dir: self.run_dir.clone(),
             managers: Vec::new(),
             certificate: ReloadableCertificate::new(&credentials),
-            roots: self.authority.roots(),
+            trust: Trust::new(&self.authority.roots()).unwrap(),
             overrides: NodeOverrides { data_address: self.data_address, ..NodeOverrides::default() },
             max_archive_bytes: 1 << 30,
             membership: None,

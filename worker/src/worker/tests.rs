@@ -11,7 +11,7 @@ use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::worker_frame::Frame as FromWorker;
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{ProcessState, Runtime};
-use warren_security::{CertificateAuthority, Identity};
+use warren_security::{CertificateAuthority, Identity, client_config};
 use warren_telemetry::Telemetry;
 use warren_types::{DesiredTaskState, TaskAssignment};
 
@@ -47,7 +47,7 @@ impl Machine {
             run_dir: self.dir.path().join("run"),
             managers: Vec::new(),
             certificate: ReloadableCertificate::new(&credentials),
-            roots: self.authority.roots(),
+            trust: Trust::new(&self.authority.roots()).unwrap(),
             overrides: NodeOverrides::default(),
             max_archive_bytes: 1 << 30,
             membership: None,

@@ -10,6 +10,24 @@ use warren_proto::{Problem, v1};
 use super::{FakeApi, FakeState, ResponseStream};
 
 impl FakeState {
+    fn ca_status(&self) -> v1::CaStatus {
+        let phase = self.ca_phase.unwrap_or_default();
+        let missing = |number, name: &str, until: v1::CaPhase| {
+            let is_missing = self.ca_phase.is_some() && phase <= i32::from(until);
+            let (missing, missing_names) =
+                if is_missing { (1, vec![name.to_owned()]) } else { (0, Vec::new()) };
+            Some(v1::CaProgress { total: number, missing, missing_names })
+        };
+        v1::CaStatus {
+            ca_digest: if self.ca_phase.is_some() { "cd" } else { "ab" }.repeat(32),
+            phase,
+            began_at: 1_795_185_000_000,
+            managers: missing(3, "m3", v1::CaPhase::Managers),
+            nodes: missing(5, "w5", v1::CaPhase::Nodes),
+            users: missing(2, "ann", v1::CaPhase::Complete),
+        }
+    }
+
     fn cluster_info(&self) -> v1::InfoResponse {
         v1::InfoResponse {
             cluster_id: "c1".into(),
@@ -76,6 +94,10 @@ impl v1::cluster_server::Cluster for FakeApi {
         if !state.managers.is_empty() {
             answer.metadata_mut().insert("warren-manager-addresses", state.managers.parse().unwrap());
         }
+        if let Some(authority) = &state.authority {
+            let digest = authority.digest().to_string().parse().unwrap();
+            answer.metadata_mut().insert("warren-certificate-authority", digest);
+        }
         Ok(answer)
     }
 
@@ -89,6 +111,26 @@ impl v1::cluster_server::Cluster for FakeApi {
         let updated = state.settings.changed(&change).map_err(Problem::from)?;
         state.settings = updated;
         Ok(Response::new(state.cluster_info()))
+    }
+
+    /// Each look at it is a phase later.
+    async fn get_ca(&self, _: Request<v1::GetCaRequest>) -> Result<Response<v1::CaStatus>, Status> {
+        let mut state = self.0.lock().unwrap();
+        let status = state.ca_status();
+        if let Some(phase) = &mut state.ca_phase {
+            *phase = (*phase + 1).min(v1::CaPhase::Complete.into());
+        }
+        Ok(Response::new(status))
+    }
+
+    async fn rotate_ca(
+        &self,
+        request: Request<v1::RotateCaRequest>,
+    ) -> Result<Response<v1::CaStatus>, Status> {
+        let mut state = self.0.lock().unwrap();
+        assert_eq!(request.into_inner().ca_digest, "ab".repeat(32));
+        state.ca_phase = Some(v1::CaPhase::Managers.into());
+        Ok(Response::new(state.ca_status()))
     }
 
     async fn list_background_tasks(

@@ -30,7 +30,7 @@ impl Api {
         let passphrase = Passphrase::parse(Zeroizing::new(request.passphrase));
         let passphrase = passphrase.map_err(|why| status_of(Violation::new("passphrase", why)))?;
         let (state, now) = (self.read_latest().await?.state.clone(), self.clock.now());
-        let (authority, content_key) = (self.authority.clone(), self.secret_object_key.clone());
+        let (authority, content_key) = (self.authority.load(), self.secret_object_key.clone());
         let own = state.member(self.member_id).map(|own| own.name.clone());
         let writer = own.map(|name| BackupAuthor { name, is_manager_only: self.is_manager_only });
         let (chunks, stream) = mpsc::channel(MAX_QUEUED_CHUNKS);

@@ -1,6 +1,7 @@
 use super::*;
 use std::time::Duration;
 
+use warren_security::files;
 use warren_types::NodeRole;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -57,7 +58,8 @@ fn certificate_from_future_is_reissued() {
     files.iter().for_each(|file| assert!(issued(file) <= now, "{file} by a manager that runs"));
     drop(keys);
     let keys = ManagerKeys::open(dir.path(), false, now).unwrap();
-    let ahead = CertificateIssuer::new(dir.path(), &keys.authority, now + DAY);
+    let authority = keys.authority.load();
+    let ahead = CertificateIssuer::new(dir.path(), &authority, now + DAY);
     for file in files {
         ahead.renew(file, &Credentials::load(&dir.path().join(file)).unwrap()).unwrap();
     }
@@ -187,6 +189,68 @@ fn manager_only_has_no_agent_certificate() {
     let keys = ManagerKeys::open(dir.path(), true, now).unwrap();
     keys.renew(now + 80 * DAY, 0).unwrap();
     assert!(keys.agent().borrow().is_none() && !dir.path().join(NODE_FILE).exists());
+}
+
+/// Also when it is killed after any of its files.
+#[test]
+fn manager_follows_the_replacement_of_its_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let keys = open(dir.path(), true, now).unwrap();
+    let member = crate::MemberIdentity::founder(keys.identity());
+    member_identity::save_identity(dir.path(), &member).unwrap();
+    let old = keys.authority.load();
+    let next = old.successor(now).unwrap();
+    let sealed = keys.secret_object_key.seal(rotation_id(keys.cluster), next.to_pem().as_bytes());
+    let rotation = CaRotation {
+        digest: next.digest(),
+        sealed,
+        predecessors: vec![old.certificate_pem().to_owned()],
+        phase: warren_types::CaPhase::Managers,
+        began_at: warren_types::Timestamp(1),
+        managers: Default::default(),
+        nodes: Default::default(),
+        keys: Default::default(),
+    };
+    let names = [MANAGER_FILE, ADMIN_FILE, NODE_FILE, AUTHORITY_FILE];
+    let content = |file: &str| std::fs::read(dir.path().join(file)).unwrap();
+    let before = names.map(content);
+    let admin = keys.admin().borrow().key().pem().to_owned();
+    for _ in 0..2 {
+        keys.follow_rotation(&rotation, ManagerCaStep::Adopt, now).unwrap();
+        assert_eq!(keys.trust.roots().digests(), [next.digest(), old.digest()]);
+        assert_eq!(keys.authority.load().digest(), next.digest());
+        assert_eq!(keys.admin().borrow().key().pem(), admin, "managers list it");
+    }
+    let only_new = next.without_predecessors().roots();
+    for file in [MANAGER_FILE, ADMIN_FILE, NODE_FILE] {
+        let issued = Credentials::load(&dir.path().join(file)).unwrap();
+        only_new.check_issued(&issued).unwrap();
+        old.roots().check_issued(&issued).unwrap();
+    }
+    let after = names.map(content);
+    for written in 0..=names.len() {
+        for (number, file) in names.iter().enumerate() {
+            let content = if number < written { &after[number] } else { &before[number] };
+            files::write_private(&dir.path().join(file), content).unwrap();
+        }
+        let again = open(dir.path(), false, now).unwrap();
+        again.follow_rotation(&rotation, ManagerCaStep::Adopt, now).unwrap();
+        assert_eq!(again.trust.roots().digests(), [next.digest(), old.digest()], "after {written} files");
+    }
+    keys.follow_rotation(&rotation, ManagerCaStep::DropPredecessor, now).unwrap();
+    assert_eq!(keys.trust.roots().digests(), [next.digest()]);
+    let again = open(dir.path(), false, now).unwrap();
+    assert_eq!(again.trust.roots().digests(), [next.digest()]);
+    let sealed = keys.secret_object_key.seal(rotation_id(keys.cluster), old.to_pem().as_bytes());
+    let earlier = CaRotation { digest: old.digest(), sealed, ..rotation.clone() };
+    keys.follow_rotation(&earlier, ManagerCaStep::Adopt, now).unwrap();
+    assert_eq!(keys.authority.load().digest(), next.digest(), "the state is behind");
+    let other = CaRotation { digest: old.digest(), ..rotation };
+    assert!(
+        keys.follow_rotation(&other, ManagerCaStep::Adopt, now).is_err(),
+        "it is sealed for another digest"
+    );
 }
 
 #[test]

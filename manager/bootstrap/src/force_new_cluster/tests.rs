@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use warren_consensus::RaftEntry;
-use warren_core::{Command, FEATURE_LEVEL};
+use warren_core::{CaCommand, Command, FEATURE_LEVEL};
 use warren_log::{ConfState, HardState, WriteBatch};
-use warren_types::{Id, ManagerId, Timestamp};
+use warren_types::{CaDigest, Id, ManagerId, SealedData, Timestamp};
 
 use super::*;
 
@@ -159,4 +159,25 @@ fn missing_cluster_state_is_reported() {
     log.append(&WriteBatch { conf_state, ..WriteBatch::default() }).unwrap();
     drop(log);
     assert!(matches!(force(joined.path()).unwrap_err(), ForceNewClusterError::NoCluster));
+}
+
+/// A lost key is replaced only if nothing that is still needed is sealed with it.
+#[test]
+fn secret_object_key_is_needed_until_the_new_authority_is_in_its_file() {
+    let data = tempfile::tempdir().unwrap();
+    let next = CertificateAuthority::create("c1x", SystemTime::now()).unwrap();
+    let begin = Command::Ca(CaCommand::Begin {
+        digest: next.digest(),
+        sealed: SealedData { size: 1, fingerprint: [1; 32], sealed: vec![1] },
+        current: CaDigest::from_bytes([1; 32]),
+        certificate: next.certificate_pem().to_owned(),
+        at: AT,
+    });
+    let unneeded = |dir: &Path| needs_no_secret_object_key(dir, LogEngine::Redb, &saved_identity(dir));
+    let dir = stopped_manager(data.path(), vec![registered(1), begin], 4, &[1]);
+    assert!(!unneeded(&dir), "the new authority is sealed with it");
+    next.save(&dir.join(AUTHORITY_FILE)).unwrap();
+    assert!(unneeded(&dir));
+    let data = tempfile::tempdir().unwrap();
+    assert!(unneeded(&stopped_manager(data.path(), vec![registered(1)], 3, &[1])), "nothing is replaced");
 }

@@ -135,7 +135,7 @@ fn member_file_format_is_stable() {
 fn removed_manager_keeps_no_cluster_key() {
     let dir = tempfile::tempdir().unwrap();
     let (keys, identity) = founder(dir.path());
-    let roots = keys.authority.roots();
+    let roots = keys.authority.load().roots();
     for _ in 0..2 {
         mark_removed(dir.path(), &identity).unwrap();
         for file in [AUTHORITY_FILE, ADMIN_FILE, SECRET_OBJECT_KEY_FILE] {

@@ -47,6 +47,10 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
         ranges.join(", ")
     };
     changes.compare("ranges", ranges(before), ranges(after), String::clone);
+    let phase = |cluster: &Cluster| {
+        cluster.ca_rotation.as_ref().map_or("", |rotation| rotation.phase.as_str()).to_owned()
+    };
+    changes.compare("caRotation", phase(before), phase(after), String::clone);
     let (from, to) = (&from.verification, &to.verification);
     changes.compare("verification.enabled", from.enabled, to.enabled, bool::to_string);
     changes.compare("verification.removeAfter", from.remove_after, to.remove_after, u32::to_string);

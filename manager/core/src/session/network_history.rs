@@ -175,6 +175,7 @@ impl NetworkHistory {
                 | StateChange::Volume(_)
                 | StateChange::Addresses
                 | StateChange::ImportedImages
+                | StateChange::CaRenewals
                 | StateChange::Member(_) => {}
             }
         }

@@ -4,6 +4,7 @@
 //! against the current state: an item that is not valid any more is skipped, and the next plan handles it.
 
 mod address;
+mod ca_rotation;
 mod cluster;
 mod image;
 mod incarnation;
@@ -166,6 +167,7 @@ impl State {
                 member::set_administrator_key(self, entry, *member, *key)
             }
             Command::SetNodeKey { id, key, .. } => node::set_key(self, entry, *id, *key),
+            Command::Ca(command) => ca_rotation::execute(self, entry, command),
             Command::JoinNode { hash, id, name, description, taints, .. } => {
                 token::join(self, entry, *hash, *id, name, (description, taints))
             }

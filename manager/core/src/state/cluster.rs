@@ -1,10 +1,11 @@
 //! The cluster as a whole.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use warren_types::{ClusterId, ClusterSettings, Timestamp, Violations};
+use warren_types::{CaRotation, ClusterId, ClusterSettings, Timestamp, Violations};
 
 /// Default prefix length of a node's subnet: 253 tasks per node.
 const DEFAULT_NODE_PREFIX: u8 = 24;
@@ -36,6 +37,8 @@ pub struct Cluster {
     pub version: u64,
     /// Set by users.
     pub settings: ClusterSettings,
+    /// The newest replacement of the certificate authority; `None` if it is the one that was created with the cluster.
+    pub ca_rotation: Option<Arc<CaRotation>>,
 }
 
 impl Cluster {
@@ -49,6 +52,7 @@ impl Cluster {
             node_down_after: DEFAULT_NODE_DOWN_AFTER,
             version: 0,
             settings: ClusterSettings::default(),
+            ca_rotation: None,
         }
     }
 

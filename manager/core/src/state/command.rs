@@ -1,5 +1,6 @@
 //! All writes, as proposed. Commands are deltas, contain everything they need, and are idempotent.
 
+mod ca;
 mod new_task;
 mod rollout_step;
 mod timing;
@@ -16,8 +17,7 @@ use warren_types::{
     VolumeName,
 };
 
-pub use self::new_task::NewTask;
-pub use self::rollout_step::RolloutStep;
+pub use self::{ca::CaCommand, new_task::NewTask, rollout_step::RolloutStep};
 use super::volume::{HeldVolumes, VolumeData};
 
 /// A write. `at` is the leader's clock, clamped so that time never decreases. `term`, where there is one, is that of
@@ -79,8 +79,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Makes task, ports and placement of an earlier revision the current ones again, as a new revision that
-    /// keeps the earlier one's pinned image. Response: `Service`.
+    /// Makes an earlier revision, with its pinned image, the current one again, as a new revision. Response: `Service`.
     RollbackService {
         /// The service.
         id: ServiceId,
@@ -226,12 +225,11 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Deletes a node. Rejected while it is READY and holds tasks, unless forced: its tasks then count as
-    /// removed. Response: `Node`; `Done` if the node does not exist.
+    /// Deletes a node. Rejected while it is READY and has tasks, unless forced. Response: `Node`; `Done` if it is gone.
     RemoveNode {
         /// The node.
         id: NodeId,
-        /// Also while it is up and runs tasks.
+        /// Also while it is up and runs tasks, which then count as removed.
         force: bool,
         /// Time of the command.
         at: Timestamp,
@@ -366,6 +364,8 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
+    /// Replaces the certificate authority.
+    Ca(CaCommand),
     /// A host joins with a token, and uses it once, since its id is derived from its key. Response: `Node`.
     JoinNode {
         /// Hash of the token's secret.

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
-    CanonicalImage, ClusterSettings, DataPlane, Health, Id, RareTaskFields, Revision, Service, Task,
-    TaskExit, TaskId, TaskStatus, TaskStatusDetails, VerificationSettings,
+    CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id, RareTaskFields, Revision,
+    Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails, VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -150,6 +150,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
                 data_plane,
                 verification,
             },
+        ca_rotation,
     } = cluster;
     // Clusters from before this setting have its default.
     let is_default = *max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -174,7 +175,30 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     };
     let known = extension(extension(extension(known, 1, *version), 2, max_replicas), 3, data_plane);
     let is_default = *verification == VerificationSettings::default();
-    extension(known, 4, if is_default { 0 } else { verification_settings(verification) })
+    let known = extension(known, 4, if is_default { 0 } else { verification_settings(verification) });
+    extension(known, 5, ca_rotation.as_deref().map_or(0, self::ca_rotation))
+}
+
+fn ca_rotation(rotation: &CaRotation) -> u64 {
+    let CaRotation { digest, sealed, predecessors, phase, began_at, managers, nodes, keys } = rotation;
+    let phase = match phase {
+        CaPhase::Managers => 1,
+        CaPhase::Nodes => 2,
+        CaPhase::Complete => 3,
+    };
+    let words = [
+        xxh3_64(digest.as_bytes()),
+        u64::from(sealed.size),
+        xxh3_64(&sealed.fingerprint),
+        xxh3_64(&sealed.sealed),
+        list(predecessors.iter().map(|certificate| text(certificate))),
+        phase,
+        began_at.0,
+        list(managers.iter().copied()),
+        list(nodes.iter().flat_map(|node| halves(node.0))),
+        list(keys.iter().map(|key| xxh3_64(&key.0))),
+    ];
+    list(words.into_iter())
 }
 
 fn verification_settings(settings: &VerificationSettings) -> u64 {

@@ -105,6 +105,8 @@ pub enum StateChange {
     Addresses,
     /// What imports gave names of images.
     ImportedImages,
+    /// Who has a certificate of the new authority.
+    CaRenewals,
     /// A manager.
     Member(MemberId),
 }

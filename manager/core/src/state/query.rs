@@ -258,6 +258,7 @@ impl State {
             heartbeat: HEARTBEAT_PERIOD,
             sync: SYNC_PERIOD,
             managers: self.manager_addresses(),
+            authority: cluster.ca_rotation.as_ref().and_then(|rotation| rotation.trusted()),
         })
     }
 

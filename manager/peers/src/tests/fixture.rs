@@ -14,7 +14,7 @@ use warren_proto::v1;
 use warren_proto::v1::peers_server::PeersServer;
 use warren_security::{
     CertificateAuthority, Credentials as Shown, HandshakeLimits, Identity, PrivateKey, ReloadableCertificate,
-    Role as CertificateRole, serve_tls, server_config,
+    Role as CertificateRole, Trust, serve_tls, server_config,
 };
 use warren_store::timestamp::TimestampSource;
 use warren_store::{DriverInbox, PublishedState, RaftInput, ReplicaRole, StatePublisher};
@@ -192,7 +192,7 @@ impl PeersFixture {
 
     pub fn dialer(&self, member: MemberId) -> PeerDialer {
         let certificate = ReloadableCertificate::new(&self.credentials(member));
-        PeerDialer::new(&self.authority.roots(), certificate, "c1").unwrap()
+        PeerDialer::new(Trust::new(&self.authority.roots()).unwrap(), certificate, "c1").unwrap()
     }
 
     /// A state with the managers that have an address; 1 is the first.
@@ -242,7 +242,7 @@ impl PeersFixture {
         let credentials = PeerCredentials {
             cluster: "c1",
             id: id(member),
-            roots: &roots,
+            trust: Trust::new(&roots).unwrap(),
             certificate: certificate.clone(),
         };
         let (peers, outgoing, unsent) = Peers::new(member, address, credentials).unwrap();

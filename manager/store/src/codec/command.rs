@@ -1,7 +1,7 @@
 //! Commands.
 
 use warren_core::state::{HeldVolumes, VolumeData};
-use warren_core::{Command, NewTask, RolloutStep};
+use warren_core::{CaCommand, Command, NewTask, RolloutStep};
 use warren_proto::convert::{WireForm, read_field};
 use warren_proto::v1;
 use warren_proto::v1::advance_rollout::Step;
@@ -32,6 +32,7 @@ macro_rules! commands {
                     slots: slots.iter().map(wire_new_task).collect(),
                     at: at.to_wire(),
                 }),
+                Command::Ca(command) => wire_ca_command(command),
                 Command::RemoveVolume { id, purge, data, at } => {
                     let (data, size_bytes) = wire_volume_data(*data);
                     let (id, purge, at) = (id.to_wire(), *purge, at.to_wire());
@@ -67,6 +68,24 @@ macro_rules! commands {
                     slots: w.slots.into_iter().map(new_task).collect::<Result<_, _>>()?,
                     at: Timestamp(w.at),
                 },
+                Wire::BeginCaRotation(w) => Command::Ca(CaCommand::Begin {
+                    digest: read_field("digest", w.digest)?,
+                    sealed: read_field("sealed", w.sealed)?,
+                    current: read_field("current", w.current)?,
+                    certificate: w.certificate,
+                    at: Timestamp(w.at),
+                }),
+                Wire::AdvanceCaRotation(w) => Command::Ca(CaCommand::Advance {
+                    term: w.term,
+                    digest: read_field("digest", w.digest)?,
+                    phase: read_field("phase", w.phase)?,
+                    at: Timestamp(w.at),
+                }),
+                Wire::RecordCaRenewal(w) => Command::Ca(CaCommand::RecordRenewal {
+                    digest: read_field("digest", w.digest)?,
+                    holder: read_field("holder", w.holder)?,
+                    at: Timestamp(w.at),
+                }),
                 Wire::RemoveVolume(w) => Command::RemoveVolume {
                     id: read_field("id", w.id)?,
                     purge: w.purge,
@@ -132,6 +151,31 @@ commands! {
     UpdateMember { member_id: member, version, desired_suffrage, address, at }
     RemoveMember { member_id: member, at }
     DeleteMember { term, member_id: member }
+}
+
+fn wire_ca_command(command: &CaCommand) -> Wire {
+    match command {
+        CaCommand::Begin { digest, sealed, current, certificate, at } => {
+            Wire::BeginCaRotation(v1::BeginCaRotation {
+                digest: digest.to_wire(),
+                sealed: sealed.to_wire(),
+                current: current.to_wire(),
+                certificate: certificate.clone(),
+                at: at.to_wire(),
+            })
+        }
+        CaCommand::Advance { term, digest, phase, at } => Wire::AdvanceCaRotation(v1::AdvanceCaRotation {
+            term: *term,
+            digest: digest.to_wire(),
+            phase: phase.to_wire(),
+            at: at.to_wire(),
+        }),
+        CaCommand::RecordRenewal { digest, holder, at } => Wire::RecordCaRenewal(v1::RecordCaRenewal {
+            digest: digest.to_wire(),
+            holder: holder.to_wire(),
+            at: at.to_wire(),
+        }),
+    }
 }
 
 fn wire_new_task(new: &NewTask) -> v1::NewTask {

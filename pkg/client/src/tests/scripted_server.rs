@@ -350,6 +350,14 @@ impl v1::cluster_server::Cluster for ScriptedApiServer {
         Err(Status::unimplemented("not in the script"))
     }
 
+    async fn rotate_ca(&self, _: Request<v1::RotateCaRequest>) -> Result<Response<v1::CaStatus>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn get_ca(&self, _: Request<v1::GetCaRequest>) -> Result<Response<v1::CaStatus>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
     async fn list_background_tasks(
         &self,
         _: Request<v1::ListBackgroundTasksRequest>,

@@ -145,3 +145,21 @@ async fn hanging_task_is_named_at_shutdown() {
     assert_eq!(next(&mut starts).await, None);
     assert_eq!((only(&tasks_run).state, only(&tasks_run).runs), (BackgroundTaskState::Stopped, 0));
 }
+
+/// A task that fails each second does not fill the log.
+#[tokio::test(start_paused = true)]
+async fn same_error_is_logged_once_a_minute() {
+    let (tasks_run, ..) = background_tasks();
+    let (record, began, mut logged) = (tasks_run.record("sync"), Instant::now(), None);
+    for (second, error, expected) in
+        [(0, "one", 0), (1, "one", 0), (2, "two", 2), (61, "two", 2), (62, "two", 62)]
+    {
+        tokio::time::sleep_until(began + Duration::from_secs(second)).await;
+        let mut work = || async move { Err::<(), _>(io::Error::other(error)) };
+        run_once("sync", &record, &mut work, &mut logged).await;
+        let (known, at) = logged.clone().unwrap();
+        assert_eq!((known.as_str(), (at - began).as_secs()), (error, expected), "after {second} seconds");
+    }
+    run_once("sync", &record, &mut || async { Ok::<_, io::Error>(()) }, &mut logged).await;
+    assert_eq!(logged, None);
+}

@@ -76,6 +76,23 @@ fn a_certificate_is_renewed_under_the_same_key_and_roots() {
     assert_eq!(fs::metadata(store.path(&ROOTS)).unwrap().ino(), roots_written);
 }
 
+/// Also when it is killed between its two files.
+#[test]
+fn a_node_follows_the_replacement_of_its_authority() {
+    let (_dir, store) = store();
+    let old = authority();
+    let first = join(&store, &old);
+    let new = old.successor(SystemTime::now()).unwrap().without_predecessors();
+    let before = fs::read(store.path(&ROOTS)).unwrap();
+    for _ in 0..2 {
+        store.complete(&new.roots(), &sign(&new, first.key(), MONTH)).unwrap();
+        let (credentials, roots) = member(&store);
+        assert_eq!((credentials.identity(), roots.digests()), (first.identity(), &[new.digest()][..]));
+        write_private(&store.path(&ROOTS), &before).unwrap();
+        assert_eq!(member(&store).1.digests(), [old.digest()]);
+    }
+}
+
 #[test]
 fn expired_certificate_keeps_the_identity() {
     let (_dir, store) = store();

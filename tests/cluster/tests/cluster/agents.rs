@@ -11,7 +11,7 @@ use warren_network::fake::FakeNetwork;
 use warren_proto::v1;
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{ProcessState, Reference, Runtime};
-use warren_security::{Credentials, ReloadableCertificate, Roots};
+use warren_security::{Credentials, MembershipStore, NodeMembership, ReloadableCertificate, Roots, Trust};
 use warren_testkit::wait::eventually_async;
 use warren_types::Timestamp;
 use warren_worker::{
@@ -49,15 +49,37 @@ impl AgentMachine {
 
     /// The agent of the node with these credentials. It starts with these managers, and learns of others.
     pub async fn agent_of(&self, managers: Vec<SocketAddr>, node: &Credentials, roots: Roots) -> Worker {
+        self.start_agent(managers, (node, &roots), None).await
+    }
+
+    /// Where the membership of a node that joined is stored.
+    pub fn membership(&self) -> MembershipStore {
+        MembershipStore::new(self.directory.path().join("member"))
+    }
+
+    /// The agent of the node that joined here, which renews its certificate.
+    pub async fn joined_agent(&self, managers: Vec<SocketAddr>) -> Worker {
+        let NodeMembership::Member { credentials, roots } = self.membership().load().unwrap() else {
+            panic!("no node joined here")
+        };
+        self.start_agent(managers, (&credentials, &roots), Some(self.membership())).await
+    }
+
+    async fn start_agent(
+        &self,
+        managers: Vec<SocketAddr>,
+        (node, roots): (&Credentials, &Roots),
+        membership: Option<MembershipStore>,
+    ) -> Worker {
         let config = WorkerConfig {
             data_dir: self.directory.path().to_owned(),
             run_dir: self.directory.path().join("run"),
             managers: managers.iter().map(SocketAddr::to_string).collect(),
             certificate: ReloadableCertificate::new(node),
-            roots,
+            trust: Trust::new(roots).unwrap(),
             overrides: NodeOverrides::default(),
             max_archive_bytes: 1 << 30,
-            membership: None,
+            membership,
         };
         let connection =
             ContainerdConnection::new(self.directory.path().join("none.sock"), "warren").unwrap();

@@ -5,6 +5,7 @@
 mod answers;
 mod any_manager;
 mod audit;
+mod ca_rotation;
 mod calls_during_failover;
 mod certificates;
 mod disaster_recovery;

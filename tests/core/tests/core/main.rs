@@ -4,6 +4,7 @@
 
 mod backoff;
 mod bootstrap;
+mod ca_rotation;
 mod cluster_settings;
 mod completion;
 mod conditions;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use warren_core::state::StateParts;
-use warren_core::{ApplyOutcome, Command, NewTask, RolloutStep, State};
+use warren_core::{ApplyOutcome, CaCommand, Command, NewTask, RolloutStep, State};
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -214,6 +214,34 @@ fn users_command() -> impl Strategy<Value = Command> {
         1 => (1..4u64, key(), time())
             .prop_map(|(member, key, at)| Command::SetAdministratorKey { member, key, at }),
         1 => (node(), key(), time()).prop_map(|(id, key, at)| Command::SetNodeKey { id, key, at }),
+        2 => ca_command().prop_map(Command::Ca),
+    ]
+}
+
+fn ca_command() -> impl Strategy<Value = CaCommand> {
+    let digest = || (1..4u8).prop_map(|byte| CaDigest::from_bytes([byte; 32]));
+    let holder = prop_oneof![
+        (1..4u64).prop_map(CaHolder::Manager),
+        node().prop_map(CaHolder::Node),
+        (1..4u8).prop_map(|byte| CaHolder::User(PublicKeyHash([byte; 32]))),
+    ];
+    let phase = prop::sample::select(vec![CaPhase::Managers, CaPhase::Nodes, CaPhase::Complete]);
+    prop_oneof![
+        (digest(), digest(), time()).prop_map(|(digest, current, at)| {
+            let certificate = current.to_string();
+            CaCommand::Begin { digest, sealed: sealed(1), current, certificate, at }
+        }),
+        (term(), digest(), phase, time()).prop_map(|(term, digest, phase, at)| CaCommand::Advance {
+            term,
+            digest,
+            phase,
+            at
+        }),
+        (digest(), holder, time()).prop_map(|(digest, holder, at)| CaCommand::RecordRenewal {
+            digest,
+            holder,
+            at
+        }),
     ]
 }
 

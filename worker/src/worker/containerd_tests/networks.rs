@@ -259,7 +259,7 @@ fn occupied_overlay_port_is_a_condition_and_local_tasks_go_on() {
             run_dir: run_dir.clone(),
             managers: Vec::new(),
             certificate: ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap()),
-            roots: authority.roots(),
+            trust: Trust::new(&authority.roots()).unwrap(),
             overrides: NodeOverrides { data_address: Some(DATA_ADDRESS), ..NodeOverrides::default() },
             max_archive_bytes: 1 << 30,
             membership: None,

@@ -17,6 +17,7 @@ macro_rules! timing {
                 match self {
                     $(Self::$both { term, .. })|* | $(Self::$planned { term, .. })|* => Some(*term),
                     $(Self::$timed { .. })|* => None,
+                    Self::Ca(command) => command.planner_term(),
                 }
             }
 
@@ -25,6 +26,7 @@ macro_rules! timing {
                 match self {
                     $(Self::$both { at, .. })|* | $(Self::$timed { at, .. })|* => Some(*at),
                     $(Self::$planned { .. })|* => None,
+                    Self::Ca(command) => Some(command.at()),
                 }
             }
 
@@ -33,6 +35,7 @@ macro_rules! timing {
                 match self {
                     $(Self::$both { at, .. })|* | $(Self::$timed { at, .. })|* => *at = time,
                     $(Self::$planned { .. })|* => {}
+                    Self::Ca(command) => command.set_at(time),
                 }
             }
         }

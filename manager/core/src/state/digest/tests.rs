@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use warren_types::strategies::service_specs;
 use warren_types::{
-    Availability, BoxedDefault, Bytes, ClusterId, DesiredTaskState, FailureOutcome, MilliCpu, Node,
+    Availability, BoxedDefault, Bytes, CaDigest, ClusterId, DesiredTaskState, FailureOutcome, MilliCpu, Node,
     NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
     NodeVerification, PauseCause, Placement, Protocol, PublicKeyHash, PublishMode, PublishedPort, Resources,
-    RolloutFailure, RolloutKind, SecretObjectId, SecretObjectKind, SecretObjectVersion, ServiceId,
-    ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, VerificationState, WireGuardKey,
+    RolloutFailure, RolloutKind, SealedData, SecretObjectId, SecretObjectKind, SecretObjectVersion,
+    ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, VerificationState, WireGuardKey,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -383,8 +383,35 @@ fn every_cluster_field_changes_hash() {
         |c| c.settings.verification.timeout = Duration::from_millis(1),
         |c| c.settings.verification.checks = vec!["a=command:true".parse().unwrap()],
         |c| c.settings.verification.checks = vec!["a=command:false".parse().unwrap()],
+        |c| c.ca_rotation = Some(rotation(|_| {}).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.digest = CaDigest::from_bytes([2; 32])).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.sealed.size = 2).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.sealed.fingerprint = [2; 32]).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.sealed.sealed = vec![2]).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.predecessors = vec!["old".to_owned()]).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.phase = CaPhase::Nodes).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.phase = CaPhase::Complete).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.began_at = Timestamp(2)).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.managers = [2].into()).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.nodes = [NodeId(Id(2))].into()).into()),
+        |c| c.ca_rotation = Some(rotation(|r| r.keys = [PublicKeyHash([2; 32])].into()).into()),
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
+}
+
+fn rotation(change: fn(&mut CaRotation)) -> CaRotation {
+    let mut rotation = CaRotation {
+        digest: CaDigest::from_bytes([1; 32]),
+        sealed: SealedData { size: 1, fingerprint: [1; 32], sealed: vec![1] },
+        predecessors: Vec::new(),
+        phase: CaPhase::Managers,
+        began_at: Timestamp(1),
+        managers: Default::default(),
+        nodes: Default::default(),
+        keys: Default::default(),
+    };
+    change(&mut rotation);
+    rotation
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Users: one that logged in, one that was removed, and the administrator of a manager's machine.
 
-use warren_core::Command;
-use warren_types::{Id, PublicKeyHash, Timestamp, TokenHash, UserId, UserRole};
+use warren_core::{CaCommand, Command};
+use warren_types::{
+    CaDigest, CaHolder, CaPhase, Id, PublicKeyHash, SealedData, Timestamp, TokenHash, UserId, UserRole,
+};
 
 /// The entry of the first login.
 const LOGIN: u64 = 76;
 const AT: Timestamp = Timestamp(300);
+const CA: CaDigest = CaDigest::from_bytes([9; 32]);
 
 pub fn commands() -> Vec<(&'static str, Command)> {
     let create = |id: u8, name: &str, expires_at| Command::CreateUser {
@@ -19,6 +22,7 @@ pub fn commands() -> Vec<(&'static str, Command)> {
     };
     let login =
         |hash, key| Command::LoginUser { hash: TokenHash([hash; 32]), key: PublicKeyHash([key; 32]), at: AT };
+    let advance = CaCommand::Advance { term: 1, digest: CA, phase: CaPhase::Nodes, at: AT };
     vec![
         ("create_user", create(1, "ann", None)),
         ("create_user_with_end", create(2, "ci@example.org", Some(Timestamp(900)))),
@@ -43,5 +47,25 @@ pub fn commands() -> Vec<(&'static str, Command)> {
             Command::SetAdministratorKey { member: 3, key: PublicKeyHash([7; 32]), at: AT },
         ),
         ("set_node_key", Command::SetNodeKey { id: super::NODE, key: PublicKeyHash([8; 32]), at: AT }),
+        (
+            "begin_ca_rotation",
+            Command::Ca(CaCommand::Begin {
+                digest: CA,
+                sealed: SealedData { size: 3, fingerprint: [9; 32], sealed: vec![1, 2, 3] },
+                current: CaDigest::from_bytes([8; 32]),
+                certificate: "first".to_owned(),
+                at: AT,
+            }),
+        ),
+        ("record_manager_renewal", renewal(CaHolder::Manager(1))),
+        ("record_second_manager_renewal", renewal(CaHolder::Manager(2))),
+        ("record_third_manager_renewal", renewal(CaHolder::Manager(3))),
+        ("advance_ca_rotation", Command::Ca(advance)),
+        ("record_node_renewal", renewal(CaHolder::Node(super::JOINED))),
+        ("record_user_renewal", renewal(CaHolder::User(PublicKeyHash([7; 32])))),
     ]
+}
+
+fn renewal(holder: CaHolder) -> Command {
+    Command::Ca(CaCommand::RecordRenewal { digest: CA, holder, at: AT })
 }

@@ -1,0 +1,128 @@
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_stream::StreamExt;
+
+use super::*;
+use crate::{
+    CertificateAuthority, Credentials, HandshakeLimits, IncomingConnections, ReloadableCertificate, connect,
+    serve_tls, trusting_client_config, trusting_server_config,
+};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn issue(authority: &CertificateAuthority, role: Role) -> Credentials {
+    authority.issue(&Identity::new("c1x", role, "n1").unwrap(), SystemTime::now()).unwrap()
+}
+
+fn only(authority: &CertificateAuthority) -> Roots {
+    Roots::parse(authority.certificate_pem()).unwrap()
+}
+
+/// An authority, the one that replaced it, and the one that replaced that.
+fn authorities() -> [CertificateAuthority; 3] {
+    let first = CertificateAuthority::create("c1x", SystemTime::now()).unwrap();
+    let second = first.successor(SystemTime::now()).unwrap();
+    let third = second.without_predecessors().successor(SystemTime::now()).unwrap();
+    [first, second, third]
+}
+
+async fn serve(trust: Arc<Trust>, shown: &Credentials) -> (IncomingConnections, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let config = trusting_server_config(trust, ReloadableCertificate::new(shown)).unwrap();
+    (serve_tls(listener, config, HandshakeLimits::default()), address)
+}
+
+/// Whether both sides accept each other.
+async fn meets(
+    (incoming, address): &mut (IncomingConnections, SocketAddr),
+    trust: &Arc<Trust>,
+    shown: &Credentials,
+) -> bool {
+    let config = trusting_client_config(Arc::clone(trust), Some(ReloadableCertificate::new(shown))).unwrap();
+    let stream = TcpStream::connect(*address).await.unwrap();
+    let Ok(mut client) = connect(stream, config, SOON).await else { return false };
+    // A server that refuses the certificate says so with the first read.
+    let mut heard = [0; 1];
+    tokio::select! {
+        accepted = incoming.next() => {
+            let Ok(mut server) = accepted.unwrap();
+            server.write_all(b"x").await.unwrap();
+            server.flush().await.unwrap();
+            client.read_exact(&mut heard).await.is_ok()
+        }
+        refused = client.read_u8() => {
+            assert!(refused.is_err());
+            false
+        }
+    }
+}
+
+#[test]
+fn a_successor_survives_its_file() {
+    let [first, second, third] = authorities();
+    for (authority, trusted) in [
+        (&second, vec![second.digest(), first.digest()]),
+        (&third, vec![third.digest(), second.digest()]),
+        (&third.without_predecessors(), vec![third.digest()]),
+    ] {
+        let again = CertificateAuthority::parse_pem(&authority.to_pem()).unwrap();
+        assert_eq!((again.digest(), again.cluster()), (authority.digest(), "c1x"));
+        assert_eq!(again.roots().digests(), trusted);
+        assert_eq!(again.trusts_predecessors(), trusted.len() > 1);
+        assert_eq!(*again.to_pem(), *authority.to_pem());
+        assert!(authority.has_replaced(&first) && !first.has_replaced(authority));
+    }
+    assert!(third.has_replaced(&second) && !second.has_replaced(&third) && !first.has_replaced(&first));
+}
+
+#[test]
+fn earlier_roots_accept_certificates_of_their_successors_but_not_the_other_way_round() {
+    let [first, second, third] = authorities();
+    for role in Role::ALL {
+        let (old, new, newest) = (issue(&first, role), issue(&second, role), issue(&third, role));
+        only(&first).check_issued(&new).unwrap();
+        only(&second).check_issued(&new).unwrap();
+        for root in [&first, &second, &third] {
+            only(root).check_issued(&newest).unwrap();
+        }
+        only(&second).check_issued(&old).unwrap_err();
+        second.roots().check_issued(&old).unwrap();
+        only(&third).check_issued(&new).unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn a_stolen_key_is_that_of_no_manager_after_its_authority_was_replaced() {
+    let [stolen, current, _] = authorities();
+    let (user, trust) = (issue(&current, Role::User), Trust::new(&only(&current)).unwrap());
+    let mut impostor = serve(Trust::new(&only(&stolen)).unwrap(), &issue(&stolen, Role::Manager)).await;
+    assert!(!meets(&mut impostor, &trust, &user).await);
+    // The manager accepts the machine, whose key is listed, and no manager.
+    let trust_of_manager = Trust::new(&only(&current)).unwrap();
+    let mut manager = serve(Arc::clone(&trust_of_manager), &issue(&current, Role::Manager)).await;
+    assert!(meets(&mut manager, &trust, &user).await);
+    let away = Trust::new(&only(&stolen)).unwrap();
+    assert!(!meets(&mut manager, &away, &issue(&stolen, Role::Worker)).await, "nothing is accepted before");
+    trust_of_manager.replace(&only(&current), &[stolen.certificate_pem().to_owned()]).unwrap();
+    assert!(meets(&mut manager, &away, &issue(&stolen, Role::Worker)).await);
+    assert!(!meets(&mut manager, &away, &issue(&stolen, Role::Manager)).await);
+}
+
+#[tokio::test]
+async fn trust_is_replaced_for_the_next_handshake() {
+    let [old, new, _] = authorities();
+    let mut server = serve(Trust::new(&new.roots()).unwrap(), &issue(&old, Role::Manager)).await;
+    let (trust, user) = (Trust::new(&new.roots()).unwrap(), issue(&new, Role::User));
+    let mut changes = trust.changes();
+    assert!(meets(&mut server, &trust, &user).await);
+    trust.replace(&new.roots(), &[]).unwrap();
+    assert!(!changes.has_changed().unwrap(), "they are the same");
+    trust.replace(&only(&new), &[]).unwrap();
+    changes.changed().await.unwrap();
+    assert!(!meets(&mut server, &trust, &user).await);
+    assert_eq!(trust.roots().digests(), [new.digest()]);
+}

@@ -1,5 +1,6 @@
 //! `warren cluster ...`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -20,11 +21,14 @@ pub enum ClusterCommand {
     Events(EventsArgs),
     /// Print who called what: the audit lines of all managers
     Audit(AuditArgs),
-    /// Show what is weaker than it could be: traffic, tokens, logins, privileges, images, versions
+    /// Show what is weaker than it could be: traffic, tokens, logins, privileges, policy, images, versions
     CheckSecurity,
     /// Show and replace the certificate authority
     #[command(subcommand)]
     Ca(CaCommand),
+    /// Show and set the admission policy: which services operators may run
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// List background tasks of managers and agents
     #[command(visible_alias = "bg")]
     BackgroundTasks {
@@ -46,6 +50,20 @@ pub enum CaCommand {
         #[arg(long, short)]
         detach: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Print the admission policy as a document, which `set` reads
+    Show,
+    /// Set the admission policy from a document; rules that it leaves out have their default
+    Set {
+        /// File with the document, or - for standard input
+        #[arg(long = "filename", short = 'f', visible_alias = "file", value_name = "FILE|-")]
+        file: PathBuf,
+    },
+    /// Set the default policy, by which operators have no power over nodes
+    Reset,
 }
 
 /// Notes at the end of `cluster audit --help`.

@@ -1,6 +1,7 @@
 //! `warren cluster ...`
 
 mod ca;
+mod policy;
 
 use std::collections::BTreeSet;
 
@@ -23,6 +24,7 @@ pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), Com
         ClusterCommand::Events(args) => super::events::run(global, args).await,
         ClusterCommand::Update(args) => update(global, &args).await,
         ClusterCommand::Ca(command) => ca::run(global, command).await,
+        ClusterCommand::Policy(command) => policy::run(global, command).await,
         ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,
     }
 }
@@ -53,6 +55,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         task_history_limit,
         data_plane,
         verification,
+        admission_policy: None,
         range_add,
     };
     let client = connect(global, what).await?;

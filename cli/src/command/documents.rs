@@ -8,6 +8,7 @@ mod remove;
 
 pub use apply::run as apply;
 pub use diff::run as diff;
+pub use files::read_admission_policy;
 pub use remove::run as remove;
 
 use crate::args::GlobalArgs;

@@ -7,12 +7,15 @@ use warren_client::Client;
 use warren_proto::convert::data_plane;
 use warren_proto::v1;
 use warren_types::image_reference::split_reference;
-use warren_types::{DataPlane, ImageResolver, NodeCheckOutcome, ServiceSpec, Timestamp};
+use warren_types::{
+    AdmissionPolicy, DataPlane, ImageResolver, NodeCheckOutcome, ServiceSpec, Timestamp, UserRole, Violation,
+};
 
 use crate::args::{GlobalArgs, OutputFormat};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
 use crate::output;
+use crate::view::cluster::admission_policy;
 use crate::view::verification::{CheckView, report};
 use crate::view::{invalid_response, now};
 
@@ -24,6 +27,7 @@ const MAX_NAMES: usize = 8;
 /// What the managers say of the cluster.
 struct ClusterState {
     info: v1::InfoResponse,
+    policy: AdmissionPolicy,
     services: Vec<ServiceSpec>,
     nodes: Vec<v1::Node>,
     tokens: Vec<v1::Token>,
@@ -53,8 +57,10 @@ async fn fetch(client: &Client, what: &str) -> Result<ClusterState, CommandError
         let spec = service.spec.unwrap_or_default().try_into();
         services.push(spec.map_err(invalid_response("the service"))?);
     }
+    let info = client.cluster().info().await.map_err(failed)?;
     Ok(ClusterState {
-        info: client.cluster().info().await.map_err(failed)?,
+        policy: admission_policy(info.clone())?,
+        info,
         services,
         nodes: client.nodes().list().await.map_err(failed)?,
         tokens: client.tokens().list().await.map_err(failed)?,
@@ -70,6 +76,7 @@ fn checks(cluster: &ClusterState) -> Vec<CheckView> {
         tokens(cluster),
         logins(cluster),
         privileges(cluster),
+        policy(cluster),
         images(cluster),
         versions(cluster),
     ]
@@ -128,13 +135,25 @@ fn logins(cluster: &ClusterState) -> CheckView {
 }
 
 fn privileges(cluster: &ClusterState) -> CheckView {
-    let powerful = cluster.services.iter().map(|spec| (&spec.name, spec.administrator_fields()));
+    let default = AdmissionPolicy::default();
+    let fields = |spec: &ServiceSpec| -> Vec<String> {
+        let found = default.privilege_violations(UserRole::Operator, spec).0;
+        found.into_iter().map(|Violation { path, .. }| path).collect()
+    };
+    let powerful = cluster.services.iter().map(|spec| (&spec.name, fields(spec)));
     let found: Vec<String> = powerful
         .filter(|(_, fields)| !fields.is_empty())
         .map(|(name, fields)| format!("{name} ({})", fields.join(", ")))
         .collect();
-    let hint = "whoever controls such a container controls its node; only administrators can run them";
+    let hint =
+        "whoever controls such a container controls its node; by default only administrators can run them";
     check("privileges of services", &found, "services with power over nodes", hint)
+}
+
+fn policy(cluster: &ClusterState) -> CheckView {
+    let hint = "`warren cluster policy reset` sets the default; operators control nodes by such services";
+    let message = "operators may run services that give power over nodes, by the rules";
+    check("admission policy", &cluster.policy.weaker_rules(), message, hint)
 }
 
 fn images(cluster: &ClusterState) -> CheckView {
@@ -177,6 +196,7 @@ mod tests {
         let digest = "0".repeat(64);
         ClusterState {
             info: v1::InfoResponse { settings: Some(settings), version, ..Default::default() },
+            policy: AdmissionPolicy::default(),
             services: vec![service("web", &format!("nginx@sha256:{digest}"))],
             nodes: Vec::new(),
             tokens: Vec::new(),
@@ -205,7 +225,7 @@ mod tests {
     #[test]
     fn each_weakness_is_named() {
         type Case = (&'static str, fn(&mut ClusterState), &'static str);
-        let cases: [Case; 8] = [
+        let cases: [Case; 9] = [
             (
                 "traffic between nodes",
                 |cluster| {
@@ -251,6 +271,16 @@ mod tests {
                     cluster.services[0].task.allow_metadata = true;
                 },
                 "services with power over nodes: web (task.privileged, task.allowMetadata)",
+            ),
+            (
+                "admission policy",
+                |cluster| {
+                    let rules = &mut cluster.policy.operator;
+                    (rules.host_network, rules.registries) = (true, vec!["ghcr.io".to_owned()]);
+                    rules.host_binds = vec!["/srv".to_owned()];
+                },
+                "operators may run services that give power over nodes, by the rules: operator.hostBinds, \
+                 operator.hostNetwork",
             ),
             (
                 "images",

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use warren_proto::convert::data_plane as data_plane_of;
+use warren_proto::convert::{data_plane as data_plane_of, or_default};
 use warren_proto::v1;
-use warren_types::{DataPlane, Timestamp, VerificationSettings};
+use warren_types::{AdmissionPolicy, DataPlane, Timestamp, VerificationSettings};
 
-use super::{TimeView, age, duration, non_empty};
+use super::{TimeView, age, duration, invalid_response, non_empty};
+use crate::failure::CommandError;
 use crate::output::{Column, FilterKey, ListedRow, TableRow, column};
 
 /// Counts are of the cluster; index, term and log are of the manager that answered.
@@ -146,6 +147,8 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
             task_history_limit,
             data_plane,
             verification,
+            // `cluster policy show` prints it.
+            admission_policy: _,
             range_add: _,
         } = wire;
         // One of a newer manager is not shown.
@@ -153,6 +156,12 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
         let verification = verification.and_then(VerificationSettingsView::new);
         Self { max_replicas_per_service, task_history_limit, data_plane, verification }
     }
+}
+
+/// The admission policy; a manager whose version has none enforces the default.
+pub fn admission_policy(info: v1::InfoResponse) -> Result<AdmissionPolicy, CommandError> {
+    let policy = or_default::from_wire(info.settings.unwrap_or_default().admission_policy);
+    policy.map_err(invalid_response("the admission policy"))
 }
 
 #[derive(Debug, Serialize)]

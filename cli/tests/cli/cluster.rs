@@ -47,6 +47,43 @@ fn settings_are_changed_and_shown() {
 }
 
 #[test]
+fn admission_policy_is_set_shown_and_reset() {
+    let person = CliUser::new();
+    let rules = || -> Value {
+        let text = person.ok(&["cluster", "policy", "show", "-o", "json"]);
+        serde_json::from_str::<Value>(&text).unwrap()["spec"]["operator"].clone()
+    };
+    let default = rules();
+    assert_eq!((&default["privileged"], &default["hostBinds"]), (&json!(false), &json!([])));
+    let head = "apiVersion: warren.io/v1\nkind: AdmissionPolicy\n";
+    let file = person.path("policy.yaml").display().to_string();
+    let write = |spec: &str| std::fs::write(&file, format!("{head}spec: {{operator: {spec}}}\n")).unwrap();
+    write("{hostBinds: [/srv], limits: {memory: 1Gi}}");
+    let ran = person.warren(&["cluster", "policy", "set", "-f", &file]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "admission policy set\n"), "{ran:?}");
+    let shown = person.ok(&["cluster", "policy", "show"]);
+    assert!(shown.starts_with(head), "{shown}");
+    person.ok(&["cluster", "policy", "reset"]);
+    assert_eq!(rules(), default);
+    // What is shown can be set again.
+    let ran = person.warren_with(&["cluster", "policy", "set", "-f", "-"], shown.as_bytes());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let (binds, memory) = (rules()["hostBinds"].clone(), rules()["limits"]["memory"].clone());
+    assert_eq!((binds, memory), (json!(["/srv"]), json!("1GiB")));
+
+    write("{hostBind: [/srv]}");
+    let text = person.fails(2, &["cluster", "policy", "set", "-f", &file]);
+    let expected =
+        "policy.yaml:3:19: spec.operator: \"hostBind\" is not a field here; did you mean hostBinds?";
+    assert!(text.contains(expected), "{text}");
+    write("{hostBinds: [srv]}");
+    let text = person.fails(2, &["cluster", "policy", "set", "-f", &file]);
+    assert!(text.contains("policy.yaml:3:31: spec.operator.hostBinds[0]: \"srv\" is not"), "{text}");
+    person.fails(3, &["cluster", "policy", "set", "-f", "/nowhere/policy.yaml"]);
+    person.fails(2, &["cluster", "policy", "set"]);
+}
+
+#[test]
 fn ca_is_replaced_with_progress() {
     let person = CliUser::new();
     let old = "ab".repeat(32);

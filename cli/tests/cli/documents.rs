@@ -321,5 +321,5 @@ fn node_gets_labels_taints_and_availability() {
 fn schema_is_printed() {
     let person = CliUser::new();
     let schema: Value = serde_json::from_str(&person.ok(&["schema"])).unwrap();
-    assert_eq!(schema["oneOf"].as_array().unwrap().len(), 6);
+    assert_eq!(schema["oneOf"].as_array().unwrap().len(), 7);
 }

@@ -1,9 +1,12 @@
-//! Admission: what services of operators may not do. Each of these fields gives power over the node.
+//! Admission: which services a user may run, change and enter by the policy of the cluster.
 
-use tonic::{Code, Request, Status};
+use std::sync::Arc;
+
+use tonic::{Code, Request};
 use warren_core::State;
+use warren_core::state::previous_revision;
 use warren_proto::Problem;
-use warren_types::{ServiceId, ServiceSpec, UserRole};
+use warren_types::{AdmissionPolicy, Revision, Service, ServiceId, ServiceSpec, UserRole, Violations};
 
 use super::methods::CallerRole;
 
@@ -16,80 +19,81 @@ pub(super) fn user_role<T>(request: &Request<T>) -> UserRole {
     }
 }
 
-/// Refuses a spec that this role may not run, or change, or enter.
+/// Refuses a spec that this role may not run.
 ///
 /// # Errors
 /// `PermissionDenied`, reason `NOT_ADMITTED`.
-pub(super) fn check_admission(role: UserRole, spec: &ServiceSpec) -> Result<(), Status> {
-    if role == UserRole::Admin {
-        return Ok(());
-    }
-    let fields = spec.administrator_fields();
-    if fields.is_empty() {
-        return Ok(());
-    }
-    let message = format!(
-        "service {} sets {}, which gives power over nodes; only administrators may run, change or enter such services",
-        spec.name,
-        fields.join(", ")
-    );
-    Err(Problem::new(Code::PermissionDenied, "NOT_ADMITTED", message).into())
+pub(super) fn check_admission(role: UserRole, state: &State, spec: &ServiceSpec) -> Result<(), Problem> {
+    let refused = with_policy(state, |policy| policy.violations(role, spec));
+    not_admitted(spec, refused, "run")
 }
 
-/// As [`check_admission`], for the service as it is, and for an earlier revision of it.
+/// Refuses a service that gives power over nodes, as it is or in an earlier revision, unless this role may run it.
 ///
 /// # Errors
 /// As [`check_admission`].
-pub(super) fn check_service_admission(role: UserRole, state: &State, id: &ServiceId) -> Result<(), Status> {
+pub(super) fn check_service_admission(role: UserRole, state: &State, id: &ServiceId) -> Result<(), Problem> {
     let Some(service) = state.service(id) else { return Ok(()) };
-    check_admission(role, &service.spec)?;
+    let check = |spec: &ServiceSpec| {
+        let refused = with_policy(state, |policy| policy.privilege_violations(role, spec));
+        not_admitted(spec, refused, "run, change or enter")
+    };
+    check(&service.spec)?;
     // It keeps every revision that a task has.
-    service.history.iter().try_for_each(|revision| {
-        let mut earlier = (*service.spec).clone();
-        earlier.task = revision.task.clone();
-        check_admission(role, &earlier)
-    })
+    service.history.iter().try_for_each(|revision| check(&spec_of_revision(service, revision)))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warren_types::spec::{Device, Mount, MountSource};
-    use warren_types::{Seccomp, TaskNetworkMode, TaskSpec};
+/// Refuses a rollback to a revision that this role may not run.
+///
+/// # Errors
+/// As [`check_admission`].
+pub(super) fn check_rollback(
+    role: UserRole,
+    state: &State,
+    service: &Service,
+    revision: Option<u64>,
+) -> Result<(), Problem> {
+    let target: Option<&Arc<Revision>> = match revision {
+        Some(number) => service.history.iter().find(|revision| revision.number == number),
+        None => previous_revision(service),
+    };
+    target.map_or(Ok(()), |target| check_admission(role, state, &spec_of_revision(service, target)))
+}
 
-    #[test]
-    fn fields_with_power_over_nodes_are_for_administrators() {
-        let task = TaskSpec::new("nginx:1.27".parse().unwrap());
-        let plain = ServiceSpec::new("web".parse().unwrap(), task);
-        let changes: [fn(&mut ServiceSpec); 9] = [
-            |spec| spec.task.privileged = true,
-            |spec| spec.task.cap_add = vec!["NET_ADMIN".parse().unwrap()],
-            |spec| spec.task.seccomp = Seccomp::Unconfined,
-            |spec| spec.task.network = TaskNetworkMode::Host,
-            |spec| spec.task.allow_metadata = true,
-            |spec| spec.bootstrap = true,
-            |spec| spec.task.oom_score_adj = Some(-1),
-            |spec| {
-                let access = "r".parse().unwrap();
-                spec.task.devices =
-                    vec![Device { source: "/dev/kvm".into(), target: "/dev/kvm".into(), access }];
-            },
-            |spec| {
-                let source = MountSource::Bind {
-                    path: "/srv".into(),
-                    propagation: Default::default(),
-                    recursive: false,
-                };
-                spec.task.mounts = vec![Mount { target: "/srv".into(), source, read_only: true }];
-            },
-        ];
-        check_admission(UserRole::Operator, &plain).unwrap();
-        for change in changes {
-            let mut spec = plain.clone();
-            change(&mut spec);
-            let refused = check_admission(UserRole::Operator, &spec).unwrap_err();
-            assert_eq!(refused.code(), Code::PermissionDenied);
-            check_admission(UserRole::Admin, &spec).unwrap();
-        }
+/// Refuses images of archives if the images of this role have to come from certain registries: an archive says itself
+/// what the names of its images are.
+///
+/// # Errors
+/// As [`check_admission`].
+pub(super) fn check_import(role: UserRole, state: &State) -> Result<(), Problem> {
+    let is_limited =
+        |policy: &AdmissionPolicy| policy.rules(role).is_some_and(|rules| !rules.registries.is_empty());
+    if !with_policy(state, is_limited) {
+        return Ok(());
     }
+    let message = "an archive is of none of the registries in operator.registries of the admission policy; only \
+                   administrators may import it";
+    Err(Problem::new(Code::PermissionDenied, "NOT_ADMITTED", message))
+}
+
+fn with_policy<T>(state: &State, read: impl FnOnce(&AdmissionPolicy) -> T) -> T {
+    match state.cluster() {
+        Some(cluster) => read(&cluster.settings.admission_policy),
+        None => read(&AdmissionPolicy::default()),
+    }
+}
+
+fn spec_of_revision(service: &Service, revision: &Revision) -> ServiceSpec {
+    ServiceSpec { task: revision.task.clone(), ..(*service.spec).clone() }
+}
+
+fn not_admitted(spec: &ServiceSpec, refused: Violations, action: &str) -> Result<(), Problem> {
+    if refused.0.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "service {}: {refused}; only administrators may {action} such services; see `warren cluster policy show`",
+        spec.name
+    );
+    Err(Problem { violations: refused, ..Problem::new(Code::PermissionDenied, "NOT_ADMITTED", message) })
 }

@@ -7,9 +7,10 @@ use warren_proto::status::Problem;
 use warren_proto::v1;
 use warren_proto::v1::forecast_write::Write;
 use warren_store::problem::IntoProblem;
-use warren_types::{ServiceId, ServiceSpec, Timestamp};
+use warren_types::{ServiceId, ServiceSpec, Timestamp, UserRole};
 
 use super::Api;
+use super::admission_policy::{check_admission, check_service_admission};
 use super::networks;
 use super::nodes::{self, NodeUpdate};
 use super::secret_objects::{SecretObjectRequest, parse_kind};
@@ -23,12 +24,14 @@ impl Api {
     /// As of a read. A write that would be refused is part of the response.
     pub(super) async fn forecast_writes(
         &self,
+        role: UserRole,
         request: v1::ForecastRequest,
     ) -> Result<v1::ForecastResponse, Status> {
         let published = self.read_latest().await?;
         let (api, now) = (self.clone(), self.clock.now());
         // Planning a large update takes a while.
-        let made = tokio::task::spawn_blocking(move || api.forecast_from(&published.state, request, now));
+        let made =
+            tokio::task::spawn_blocking(move || api.forecast_from(role, &published.state, request, now));
         made.await.map_err(|error| {
             tracing::error!(%error, "a forecast failed");
             Problem::new(Code::Internal, "FORECAST_FAILED", "the forecast failed").into()
@@ -37,6 +40,7 @@ impl Api {
 
     fn forecast_from(
         &self,
+        role: UserRole,
         state: &State,
         request: v1::ForecastRequest,
         now: Timestamp,
@@ -44,7 +48,7 @@ impl Api {
         let v1::ForecastRequest { writes, outcomes_only } = request;
         let mut forecaster = Forecaster::new(state, now);
         let outcomes = writes.into_iter().map(|write| {
-            let command = self.forecast_command(write, forecaster.state(), now);
+            let command = self.forecast_command(role, write, forecaster.state(), now);
             let outcome =
                 command.and_then(|command| forecaster.write(&command).map_err(IntoProblem::into_problem));
             show_outcome(outcome)
@@ -60,6 +64,7 @@ impl Api {
     /// The command of a write, as its own call makes it.
     fn forecast_command(
         &self,
+        role: UserRole,
         write: v1::ForecastWrite,
         state: &State,
         at: Timestamp,
@@ -70,7 +75,7 @@ impl Api {
             .ok_or_else(|| Problem::new(Code::InvalidArgument, "INVALID_ARGUMENT", "a write is empty"))?;
         Ok(match write {
             Write::CreateService(_) | Write::UpdateService(_) | Write::RemoveService(_) => {
-                return service_command(write, state, at);
+                return service_command(role, write, state, at);
             }
             Write::CreateNetwork(request) => {
                 let (id, name) = networks::parse(&request)?;
@@ -119,12 +124,13 @@ impl Api {
 }
 
 /// The command of a write of a service.
-fn service_command(write: Write, state: &State, at: Timestamp) -> Result<Command, Problem> {
+fn service_command(role: UserRole, write: Write, state: &State, at: Timestamp) -> Result<Command, Problem> {
     let refused = Refusal::into_problem;
     Ok(match write {
         Write::CreateService(request) => {
             let is_confirmed = request.allow_many_replicas;
             let (id, spec): (ServiceId, ServiceSpec) = request.try_into()?;
+            check_admission(role, state, &spec)?;
             if !is_confirmed {
                 state.check_replicas(spec.replicas(), None).map_err(refused)?;
             }
@@ -134,6 +140,8 @@ fn service_command(write: Write, state: &State, at: Timestamp) -> Result<Command
             let v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas } = request;
             let spec = parse_updated_spec(spec)?;
             let service = state.find_service(&reference).map_err(refused)?;
+            check_service_admission(role, state, &service.id)?;
+            check_admission(role, state, &spec)?;
             if !allow_many_replicas {
                 state.check_replicas(spec.replicas(), service.spec.replicas()).map_err(refused)?;
             }
@@ -142,6 +150,7 @@ fn service_command(write: Write, state: &State, at: Timestamp) -> Result<Command
         }
         Write::RemoveService(v1::RemoveServiceRequest { reference, version, force }) => {
             let id = state.find_service(&reference).map_err(refused)?.id;
+            check_service_admission(role, state, &id)?;
             Command::RemoveService { id, version, force, at }
         }
         _ => return Err(Problem::new(Code::InvalidArgument, "INVALID_ARGUMENT", "it is not of a service")),

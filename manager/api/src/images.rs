@@ -28,6 +28,7 @@ use warren_types::{CanonicalImage, ImageReference, Violation};
 pub use self::holders::ImportHolders;
 pub use self::resolve::ResolveFailure;
 use super::Api;
+use super::admission_policy::{check_import, user_role};
 use super::audited_call::AuditedCall;
 use super::open_stream::resolve_nodes;
 
@@ -54,6 +55,7 @@ impl images_server::Images for Api {
         &self,
         request: Request<Streaming<v1::ImportRequest>>,
     ) -> Result<Response<Self::ImportStream>, Status> {
+        let role = user_role(&request);
         let mut archive = request.into_inner();
         let first = tokio::time::timeout(STEP_TIMEOUT, archive.next())
             .await
@@ -61,7 +63,9 @@ impl images_server::Images for Api {
         let Some(Message::Target(target)) = first.transpose()?.and_then(|m| m.message) else {
             return Err(Status::invalid_argument("the first message of an import must be the target"));
         };
-        let nodes = resolve_nodes(&self.read_latest().await?.state, &target.nodes, "import an image")?;
+        let published = self.read_latest().await?;
+        check_import(role, &published.state)?;
+        let nodes = resolve_nodes(&published.state, &target.nodes, "import an image")?;
         let (progress, stream) = mpsc::channel(MAX_QUEUED_CHUNKS * nodes.len());
         let (api, stop) = (self.clone(), self.shutdown.token());
         self.shutdown.spawn("import", async move {

@@ -8,10 +8,12 @@ use warren_core::{Command, State};
 use warren_proto::convert::replicas;
 use warren_proto::v1::{self, services_server};
 use warren_store::problem::status_of;
-use warren_types::{Revision, Service, ServiceId, ServiceSpec, TaskState, UserRole, Violation, Violations};
+use warren_types::{
+    Revision, Service, ServiceId, ServiceMode, ServiceSpec, TaskState, UserRole, Violation, Violations,
+};
 
 use super::Api;
-use super::admission_policy::{check_admission, check_service_admission, user_role};
+use super::admission_policy::{check_admission, check_rollback, check_service_admission, user_role};
 use super::audited_call::AuditedCall;
 use super::paging::Page;
 
@@ -23,6 +25,16 @@ pub(super) fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<Servic
         wrong.nest("spec", inner);
         wrong
     })
+}
+
+/// What a write changes of a service.
+enum ServiceChange<'a> {
+    /// Nothing of its spec.
+    None,
+    Replicas(u32),
+    Spec(&'a ServiceSpec),
+    /// To an earlier revision, by number or the previous one.
+    Rollback(Option<u64>),
 }
 
 fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::Revision {
@@ -50,20 +62,40 @@ impl Api {
         Ok(self.show_service(&self.store.read().state, &service))
     }
 
-    /// Id and version of the service of a write, read from one state, which accepts that many `replicas`. The caller
-    /// may change it.
+    /// Id and version of the service of a write, read from one state, which accepts that many replicas. The caller
+    /// may change it, and run what it becomes.
     async fn resolve_service(
         &self,
         role: UserRole,
         reference: &str,
-        replicas: Option<u32>,
+        change: ServiceChange<'_>,
         allow_many_replicas: bool,
     ) -> Result<(ServiceId, u64), Status> {
         let published = self.read_latest().await?;
-        let service = published.state.find_service(reference).map_err(status_of)?;
-        check_service_admission(role, &published.state, &service.id)?;
+        let state = &published.state;
+        let service = state.find_service(reference).map_err(status_of)?;
+        check_service_admission(role, state, &service.id)?;
+        let replicas = match change {
+            ServiceChange::None => None,
+            ServiceChange::Replicas(replicas) => {
+                // Fewer tasks are always admitted.
+                if service.spec.replicas().is_none_or(|known| replicas > known) {
+                    let mode = ServiceMode::Replicated { replicas };
+                    check_admission(role, state, &ServiceSpec { mode, ..(*service.spec).clone() })?;
+                }
+                Some(replicas)
+            }
+            ServiceChange::Spec(spec) => {
+                check_admission(role, state, spec)?;
+                spec.replicas()
+            }
+            ServiceChange::Rollback(revision) => {
+                check_rollback(role, state, service, revision)?;
+                None
+            }
+        };
         if !allow_many_replicas {
-            published.state.check_replicas(replicas, service.spec.replicas()).map_err(status_of)?;
+            state.check_replicas(replicas, service.spec.replicas()).map_err(status_of)?;
         }
         Ok((service.id, service.version))
     }
@@ -79,9 +111,11 @@ impl services_server::Services for Api {
         let request = request.into_inner();
         let is_confirmed = request.allow_many_replicas;
         let (id, spec): (ServiceId, ServiceSpec) = request.try_into().map_err(status_of)?;
-        check_admission(role, &spec)?;
+        // A policy is effective once it is set.
+        let published = if role == UserRole::Admin { self.store.read() } else { self.read_latest().await? };
+        check_admission(role, &published.state, &spec)?;
         if !is_confirmed {
-            self.store.read().state.check_replicas(spec.replicas(), None).map_err(status_of)?;
+            published.state.check_replicas(spec.replicas(), None).map_err(status_of)?;
         }
         let name = spec.name.clone();
         caller.named(ObjectKind::Service, name.as_str());
@@ -117,9 +151,9 @@ impl services_server::Services for Api {
         let request = request.into_inner();
         caller.named(ObjectKind::Service, &request.reference);
         let replicas = replicas(request.replicas).map_err(status_of)?;
-        let (id, _) = self
-            .resolve_service(role, &request.reference, Some(replicas), request.allow_many_replicas)
-            .await?;
+        let change = ServiceChange::Replicas(replicas);
+        let (id, _) =
+            self.resolve_service(role, &request.reference, change, request.allow_many_replicas).await?;
         let command = Command::ScaleService { id, version: request.version, replicas, at: self.clock.now() };
         let scaled = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, replicas, "service scaled");
@@ -135,9 +169,8 @@ impl services_server::Services for Api {
             request.into_inner();
         caller.named(ObjectKind::Service, &reference);
         let spec = parse_updated_spec(spec).map_err(status_of)?;
-        check_admission(role, &spec)?;
-        let (id, current) =
-            self.resolve_service(role, &reference, spec.replicas(), allow_many_replicas).await?;
+        let change = ServiceChange::Spec(&spec);
+        let (id, current) = self.resolve_service(role, &reference, change, allow_many_replicas).await?;
         // A forced update is not idempotent, so it applies only to the version that was read.
         let version = version.or(force.then_some(current));
         let command = Command::UpdateService { id, version, spec, force, at: self.clock.now() };
@@ -153,7 +186,8 @@ impl services_server::Services for Api {
         let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::RollbackServiceRequest { reference, version, revision } = request.into_inner();
         caller.named(ObjectKind::Service, &reference);
-        let (id, current) = self.resolve_service(role, &reference, None, true).await?;
+        let change = ServiceChange::Rollback(revision);
+        let (id, current) = self.resolve_service(role, &reference, change, true).await?;
         // "The previous revision" is relative to the version that was read.
         let version = version.or(revision.is_none().then_some(current));
         let command = Command::RollbackService { id, version, revision, at: self.clock.now() };
@@ -169,7 +203,7 @@ impl services_server::Services for Api {
         let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::ResumeServiceRequest { reference, version } = request.into_inner();
         caller.named(ObjectKind::Service, &reference);
-        let (id, _) = self.resolve_service(role, &reference, None, true).await?;
+        let (id, _) = self.resolve_service(role, &reference, ServiceChange::None, true).await?;
         let command = Command::ResumeRollout { id, version, at: self.clock.now() };
         let resumed = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, "rollout resumed");
@@ -192,7 +226,8 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ForecastRequest>,
     ) -> Result<Response<v1::ForecastResponse>, Status> {
-        self.forecast_writes(request.into_inner()).await.map(Response::new)
+        let role = user_role(&request);
+        self.forecast_writes(role, request.into_inner()).await.map(Response::new)
     }
 
     async fn remove(
@@ -202,7 +237,7 @@ impl services_server::Services for Api {
         let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::RemoveServiceRequest { reference, version, force } = request.into_inner();
         caller.named(ObjectKind::Service, &reference);
-        let (id, _) = self.resolve_service(role, &reference, None, true).await?;
+        let (id, _) = self.resolve_service(role, &reference, ServiceChange::None, true).await?;
         let command = Command::RemoveService { id, version, force, at: self.clock.now() };
         let removed = self.write_service(&caller, command).await?;
         let name = removed.spec.as_ref().map_or("", |spec| &spec.name);

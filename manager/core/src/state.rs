@@ -44,7 +44,7 @@ use warren_types::{
 
 pub use address::{Withdrawal, WithdrawnAddress, address_capacity};
 pub use allocation::NodeAllocation;
-pub use apply::REVISION_HISTORY_LIMIT;
+pub use apply::{REVISION_HISTORY_LIMIT, previous_revision};
 pub(crate) use apply::{ReportedImage, reported_image};
 pub use ca_rotation::{CaProgress, ManagerAuthority, ManagerCaStep};
 pub use cluster::Cluster;

@@ -16,8 +16,8 @@ use warren_types::{
 
 use crate::base64::decode_base64;
 use crate::format::{
-    API_VERSION, DocumentKind, METADATA_FIELDS, Metadata, NetworkFields, NodeFields, SecretObjectFields,
-    VolumeFields,
+    ADMISSION_POLICY, API_VERSION, DocumentKind, METADATA_FIELDS, Metadata, NetworkFields, NodeFields,
+    SecretObjectFields, VolumeFields,
 };
 use crate::locate::{ROOT, problem, problems};
 use crate::reader::read;
@@ -247,6 +247,24 @@ impl Documents {
 
 /// What a document describes; refuses other versions and keys.
 fn kind_of(root: &YamlNode) -> Result<DocumentKind, ComposeProblem> {
+    let kind = kind_text(root)?;
+    let names = DocumentKind::ALL.map(DocumentKind::as_str);
+    let known = DocumentKind::ALL.into_iter().find(|known| known.as_str() == kind);
+    known.ok_or_else(|| {
+        let capital = names.into_iter().find(|name| name.eq_ignore_ascii_case(&kind));
+        let hint = match capital.or_else(|| similar(&kind, names.into_iter())) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None if kind == ADMISSION_POLICY => {
+                "it is set with `warren cluster policy set -f FILE`".to_owned()
+            }
+            None => format!("there are {}", names.join(", ")),
+        };
+        problem(root, "kind", format!("{kind:?} is not a kind; {hint}"))
+    })
+}
+
+/// The kind of a document as it is written; refuses other versions and keys.
+pub(crate) fn kind_text(root: &YamlNode) -> Result<String, ComposeProblem> {
     let Some(map) = root.as_map() else {
         let message = format!("is {}; give a mapping with {}", root.type_name(), KEYS.join(", "));
         return Err(ComposeProblem::new(&root.at, "", message));
@@ -270,17 +288,7 @@ fn kind_of(root: &YamlNode) -> Result<DocumentKind, ComposeProblem> {
     if version != API_VERSION {
         return Err(problem(root, "apiVersion", format!("{version:?} is not known; give {API_VERSION}")));
     }
-    let kind = text("kind")?;
-    let names = DocumentKind::ALL.map(DocumentKind::as_str);
-    let known = DocumentKind::ALL.into_iter().find(|known| known.as_str() == kind);
-    known.ok_or_else(|| {
-        let capital = names.into_iter().find(|name| name.eq_ignore_ascii_case(&kind));
-        let hint = match capital.or_else(|| similar(&kind, names.into_iter())) {
-            Some(meant) => format!("did you mean {meant}?"),
-            None => format!("there are {}", names.join(", ")),
-        };
-        problem(root, "kind", format!("{kind:?} is not a kind; {hint}"))
-    })
+    text("kind")
 }
 
 /// Name and labels, and where the name is.
@@ -302,7 +310,7 @@ fn metadata<N: DeserializeOwned>(
 }
 
 /// The spec of every kind but services; one that is left out is empty.
-fn spec<T: DeserializeOwned>(root: &YamlNode) -> Result<T, Vec<ComposeProblem>> {
+pub(crate) fn spec<T: DeserializeOwned>(root: &YamlNode) -> Result<T, Vec<ComposeProblem>> {
     let empty = YamlNode::new(YamlValue::Map(YamlMap::new()), &root.at);
     read(root.get("spec").unwrap_or(&empty), &ROOT.key("spec")).map_err(|problem| vec![problem])
 }
@@ -332,13 +340,13 @@ fn service_spec(root: &YamlNode) -> Result<ServiceSpec, Vec<ComposeProblem>> {
     if wrong.is_empty() { Ok(spec) } else { Err(wrong) }
 }
 
-fn checked(root: &YamlNode, wrong: Violations) -> Result<(), Vec<ComposeProblem>> {
+pub(crate) fn checked(root: &YamlNode, wrong: Violations) -> Result<(), Vec<ComposeProblem>> {
     let wrong = problems(root, wrong, str::to_owned);
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
 /// The parser does not say that a tab is what it does not accept.
-fn with_hint_about_tabs(problem: ComposeProblem, text: &str) -> ComposeProblem {
+pub(crate) fn with_hint_about_tabs(problem: ComposeProblem, text: &str) -> ComposeProblem {
     let number = usize::try_from(problem.at.line).unwrap_or(usize::MAX);
     // The parser may notice it in the next line.
     let lines = text.lines().skip(number.saturating_sub(2)).take(2);

@@ -9,6 +9,8 @@ use warren_types::{Availability, NodeName, SecretObjectKind, ServiceSpec, Volume
 
 /// The version of the format.
 pub const API_VERSION: &str = "warren.io/v1";
+/// The kind of the document of the admission policy. It is no object, so it is no [`DocumentKind`].
+pub(crate) const ADMISSION_POLICY: &str = "AdmissionPolicy";
 
 /// What a document describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

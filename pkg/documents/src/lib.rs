@@ -7,6 +7,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod admission_policy;
 mod base64;
 mod documents;
 mod format;
@@ -14,6 +15,7 @@ mod locate;
 mod reader;
 mod schema;
 
+pub use admission_policy::{admission_policy_document, read_admission_policy};
 pub use base64::{decode_base64, encode_base64};
 pub use documents::{DataSource, Documents, NamedObject, NodeDocument, SourceText};
 pub use format::{API_VERSION, DocumentKind, NetworkFields, NodeFields, SecretObjectFields, VolumeFields};

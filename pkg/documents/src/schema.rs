@@ -9,11 +9,11 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 use serde_json::{Map, Value, json};
-use warren_types::ServiceSpec;
+use warren_types::{AdmissionPolicy, ServiceSpec};
 
 use crate::format::{
-    API_VERSION, DocumentKind, METADATA_FIELDS, Metadata, NetworkFields, NodeFields, SecretObjectFields,
-    VolumeFields,
+    ADMISSION_POLICY, API_VERSION, DocumentKind, METADATA_FIELDS, Metadata, NetworkFields, NodeFields,
+    SecretObjectFields, VolumeFields,
 };
 
 /// Fields without which a struct (or the variant of an enum) is not read; serde does not tell. Compared with the reader
@@ -43,10 +43,24 @@ pub(crate) const REQUIRED: [(&str, &[&str]); 20] = [
 
 /// The schema of a file with one document.
 pub fn schema() -> Value {
+    let kinds: Vec<Value> = DocumentKind::ALL.into_iter().map(of_kind).chain([of_policy()]).collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Document of Warren",
-        "oneOf": DocumentKind::ALL.map(of_kind),
+        "oneOf": kinds,
+    })
+}
+
+fn of_policy() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "apiVersion": {"const": API_VERSION},
+            "kind": {"const": ADMISSION_POLICY},
+            "spec": of_type::<AdmissionPolicy>(),
+        },
+        "required": ["apiVersion", "kind"],
+        "additionalProperties": false,
     })
 }
 

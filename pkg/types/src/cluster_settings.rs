@@ -3,7 +3,7 @@
 use ipnet::Ipv4Net;
 
 use crate::spec::MAX_REPLICAS;
-use crate::{DataPlane, VerificationChange, VerificationSettings, Violation, Violations};
+use crate::{AdmissionPolicy, DataPlane, VerificationChange, VerificationSettings, Violation, Violations};
 
 /// The most ended tasks of a slot that can be kept.
 const MAX_TASK_HISTORY_LIMIT: u32 = 100;
@@ -19,6 +19,8 @@ pub struct ClusterSettings {
     pub data_plane: DataPlane,
     /// Which nodes are verified, and how.
     pub verification: VerificationSettings,
+    /// What services of operators may do.
+    pub admission_policy: AdmissionPolicy,
 }
 
 impl Default for ClusterSettings {
@@ -28,6 +30,7 @@ impl Default for ClusterSettings {
             task_history_limit: 5,
             data_plane: DataPlane::default(),
             verification: VerificationSettings::default(),
+            admission_policy: AdmissionPolicy::default(),
         }
     }
 }
@@ -43,6 +46,8 @@ pub struct ClusterSettingsChange {
     pub data_plane: Option<DataPlane>,
     /// See [`ClusterSettings::verification`].
     pub verification: VerificationChange,
+    /// See [`ClusterSettings::admission_policy`]; replaced as a whole.
+    pub admission_policy: Option<AdmissionPolicy>,
     /// Address ranges that the cluster gets beside those that it has.
     pub range_add: Vec<Ipv4Net>,
 }
@@ -58,6 +63,7 @@ impl ClusterSettings {
             task_history_limit,
             data_plane,
             verification,
+            admission_policy,
             range_add: _,
         } = change;
         let changed = Self {
@@ -65,12 +71,19 @@ impl ClusterSettings {
             task_history_limit: task_history_limit.unwrap_or(self.task_history_limit),
             data_plane: data_plane.unwrap_or(self.data_plane),
             verification: self.verification.changed(verification),
+            admission_policy: admission_policy.as_ref().unwrap_or(&self.admission_policy).clone(),
         };
         changed.validate().into_result(changed)
     }
 
     fn validate(&self) -> Violations {
-        let Self { max_replicas_per_service, task_history_limit, data_plane: _, verification } = self;
+        let Self {
+            max_replicas_per_service,
+            task_history_limit,
+            data_plane: _,
+            verification,
+            admission_policy,
+        } = self;
         let ranges = [
             ("maxReplicasPerService", *max_replicas_per_service, 1..=MAX_REPLICAS),
             ("taskHistoryLimit", *task_history_limit, 0..=MAX_TASK_HISTORY_LIMIT),
@@ -84,6 +97,7 @@ impl ClusterSettings {
         };
         let mut violations = Violations(outside.map(violation).collect());
         verification.validate(&mut violations);
+        violations.nest("admissionPolicy", admission_policy.validate());
         violations
     }
 }

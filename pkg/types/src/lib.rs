@@ -6,6 +6,7 @@
 
 #![cfg_attr(any(test, feature = "strategies"), allow(clippy::unwrap_used))]
 
+pub mod admission_policy;
 pub mod assignment;
 pub mod boxed_default;
 pub mod ca;
@@ -40,6 +41,7 @@ pub mod verification;
 pub mod violation;
 pub mod volume;
 
+pub use admission_policy::{AdmissionPolicy, AdmissionRules};
 pub use assignment::{
     Assignment, AssignmentVersion, LOG_RETENTION, MAX_REPORTED_IMAGES, MAX_REPORTED_VOLUMES, NodeSettings,
     RetainedLog, TaskAssignment, TaskReport, VolumeAssignment,

@@ -1,22 +1,38 @@
 //! Settings of the cluster.
 
 use warren_types::{
-    ClusterSettings, ClusterSettingsChange, VerificationChange, VerificationSettings, Violation, Violations,
+    AdmissionPolicy, AdmissionRules, ClusterSettings, ClusterSettingsChange, VerificationChange,
+    VerificationSettings, Violation, Violations,
 };
 
-use super::wire_form::{WireForm, or_default, read_field, required_messages};
+use super::fields::FieldReader;
+use super::wire_form::{WireForm, field, or_default, read_field, required_messages, wire_structs};
 use crate::v1;
+
+wire_structs! {
+    AdmissionPolicy as AdmissionPolicy { operator by or_default };
+    AdmissionRules as AdmissionRules {
+        privileged, host_binds, host_network, cap_add, devices, unconfined_seccomp, min_oom_score_adj, metadata,
+        bootstrap, registries, limits by or_default, max_replicas
+    };
+}
 
 impl From<&ClusterSettings> for v1::ClusterSettings {
     fn from(settings: &ClusterSettings) -> Self {
-        let ClusterSettings { max_replicas_per_service, task_history_limit, data_plane, verification } =
-            settings;
+        let ClusterSettings {
+            max_replicas_per_service,
+            task_history_limit,
+            data_plane,
+            verification,
+            admission_policy,
+        } = settings;
         Self {
             max_replicas_per_service: Some(*max_replicas_per_service),
             task_history_limit: Some(*task_history_limit),
             range_add: Vec::new(),
             data_plane: Some(data_plane.to_wire()),
             verification: Some(verification.to_wire()),
+            admission_policy: Some(admission_policy.to_wire()),
         }
     }
 }
@@ -28,6 +44,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             task_history_limit,
             data_plane,
             verification,
+            admission_policy,
             range_add,
         } = change;
         Self {
@@ -36,6 +53,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             range_add: range_add.to_wire(),
             data_plane: data_plane.to_wire(),
             verification: or_default::to_wire(verification),
+            admission_policy: admission_policy.to_wire(),
         }
     }
 }
@@ -52,11 +70,20 @@ impl WireForm<v1::ClusterSettings> for ClusterSettingsChange {
             range_add,
             data_plane,
             verification,
+            admission_policy,
         } = wire;
         let range_add = read_field("rangeAdd", range_add)?;
         let data_plane = read_field("dataPlane", data_plane)?;
         let verification = or_default::from_wire(verification)?;
-        Ok(Self { max_replicas_per_service, task_history_limit, data_plane, verification, range_add })
+        let admission_policy = read_field("admissionPolicy", admission_policy)?;
+        Ok(Self {
+            max_replicas_per_service,
+            task_history_limit,
+            data_plane,
+            verification,
+            admission_policy,
+            range_add,
+        })
     }
 }
 

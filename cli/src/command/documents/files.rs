@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use warren_compose::ComposeProblem;
 use warren_compose::yaml::MAX_FILE_SIZE;
 use warren_documents::{DataSource, DocumentKind, Documents, SourceText};
+use warren_types::AdmissionPolicy;
 use zeroize::Zeroizing;
 
 use crate::command::stack::data::{SecretObjectData, check_size};
@@ -50,6 +51,13 @@ pub fn read(paths: &[PathBuf], what: &str) -> Result<Documents, CommandError> {
         return Err(CommandError::new(ExitKind::Usage, what, "the files have no documents", hint));
     }
     Ok(documents)
+}
+
+/// The admission policy in a file, or in standard input; `what` is the failure summary.
+pub fn read_admission_policy(path: &Path, what: &str) -> Result<AdmissionPolicy, CommandError> {
+    let text = read_text(path).map_err(|error| read_failure(what, path, error))?;
+    let source = SourceText { name: &path.display().to_string(), text: &text };
+    warren_documents::read_admission_policy(source).map_err(|problems| refused(what, &problems))
 }
 
 /// Everything that is wrong with documents, in the order of files and lines.

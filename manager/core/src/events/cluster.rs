@@ -1,6 +1,9 @@
 //! Events of the cluster itself and of its managers.
 
-use warren_types::MemberId;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use warren_types::{AdmissionPolicy, MemberId};
 
 use super::{Comparison, EventAction, FieldChanges, ObjectEvent, action_of};
 use crate::state::{Cluster, ObjectKind};
@@ -51,6 +54,9 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
         cluster.ca_rotation.as_ref().map_or("", |rotation| rotation.phase.as_str()).to_owned()
     };
     changes.compare("caRotation", phase(before), phase(after), String::clone);
+    if from.admission_policy != to.admission_policy {
+        compare_policies(changes, &from.admission_policy, &to.admission_policy);
+    }
     let (from, to) = (&from.verification, &to.verification);
     changes.compare("verification.enabled", from.enabled, to.enabled, bool::to_string);
     changes.compare("verification.removeAfter", from.remove_after, to.remove_after, u32::to_string);
@@ -62,5 +68,21 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
     };
     if from.checks != to.checks {
         changes.add("verification.checks", names(from), names(to));
+    }
+}
+
+/// Adds the rules that differ, as `admissionPolicy.operator.RULE`, with their values as JSON.
+fn compare_policies(changes: &mut FieldChanges, from: &AdmissionPolicy, to: &AdmissionPolicy) {
+    let rules = |policy: &AdmissionPolicy| match serde_json::to_value(&policy.operator) {
+        Ok(Value::Object(rules)) => rules,
+        _ => serde_json::Map::new(),
+    };
+    let (from, to) = (rules(from), rules(to));
+    for rule in from.keys().chain(to.keys()).collect::<BTreeSet<_>>() {
+        let (from, to) = (from.get(rule), to.get(rule));
+        let text = |value: Option<&Value>| value.map(Value::to_string).unwrap_or_default();
+        if from != to {
+            changes.add(format!("admissionPolicy.operator.{rule}"), text(from), text(to));
+        }
     }
 }

@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
-    CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id, RareTaskFields, Revision,
-    Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails, VerificationSettings,
+    AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id,
+    RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails,
+    VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -131,6 +132,7 @@ enum HashKind {
     Withdrawn = 23,
     User = 24,
     ImportedImage = 25,
+    AdmissionPolicy = 26,
 }
 
 /// The cluster's settings.
@@ -149,6 +151,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
                 task_history_limit: history,
                 data_plane,
                 verification,
+                admission_policy,
             },
         ca_rotation,
     } = cluster;
@@ -176,7 +179,9 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let known = extension(extension(extension(known, 1, *version), 2, max_replicas), 3, data_plane);
     let is_default = *verification == VerificationSettings::default();
     let known = extension(known, 4, if is_default { 0 } else { verification_settings(verification) });
-    extension(known, 5, ca_rotation.as_deref().map_or(0, self::ca_rotation))
+    let known = extension(known, 5, ca_rotation.as_deref().map_or(0, self::ca_rotation));
+    let is_default = *admission_policy == AdmissionPolicy::default();
+    extension(known, 6, if is_default { 0 } else { spec(HashKind::AdmissionPolicy, admission_policy) })
 }
 
 fn ca_rotation(rotation: &CaRotation) -> u64 {

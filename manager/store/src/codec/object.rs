@@ -168,6 +168,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.task_history_limit = cluster.settings.task_history_limit;
         stored.data_plane = cluster.settings.data_plane.to_wire();
         stored.verification = or_default::to_wire(&cluster.settings.verification);
+        stored.admission_policy = or_default::to_wire(&cluster.settings.admission_policy);
         stored.ca_rotation = cluster.ca_rotation.to_wire();
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
@@ -198,6 +199,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                 task_history_limit: stored.task_history_limit,
                 data_plane: read_field("cluster.dataPlane", stored.data_plane)?,
                 verification: or_default::from_wire(stored.verification)?,
+                admission_policy: or_default::from_wire(stored.admission_policy)?,
             },
             ca_rotation: read_field("cluster.caRotation", stored.ca_rotation)?,
         }))

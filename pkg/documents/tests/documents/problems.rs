@@ -1,7 +1,7 @@
 //! What is refused: file, line, column, and what to do.
 
 use warren_compose::stack::SecretObjectSource;
-use warren_documents::{DataSource, DocumentKind, Documents, SourceText};
+use warren_documents::{DataSource, DocumentKind, Documents, SourceText, read_admission_policy};
 use warren_types::{ServiceMode, VolumeDriver};
 
 use crate::read;
@@ -242,4 +242,52 @@ fn example_of_the_documentation_is_read() {
     let kinds: std::collections::BTreeSet<DocumentKind> =
         found.names.iter().map(|named| named.kind).collect();
     assert_eq!(kinds, DocumentKind::ALL.into());
+}
+
+#[test]
+fn wrong_admission_policy_is_refused_with_its_position() {
+    let check = |text: &str, expected: &[&str]| {
+        let found = read_admission_policy(SourceText { name: "a.yaml", text }).err().unwrap_or_default();
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, expected, "{text}");
+    };
+    let head = "apiVersion: warren.io/v1\nkind: AdmissionPolicy\n";
+    let operator = |line: &str| format!("{head}spec:\n  operator:\n    {line}\n");
+    check(head, &[]);
+    check(&operator("{privileged: true, capAdd: [net_admin], limits: {cpu: 2, memory: 1Gi}}"), &[]);
+    for (line, expected) in [
+        (
+            "privileges: true",
+            "a.yaml:5:5: spec.operator: \"privileges\" is not a field here; did you mean privileged?",
+        ),
+        ("privileged: 1", "a.yaml:5:17: spec.operator.privileged: is a number; give true or false"),
+        (
+            "limits: {gpu: 1}",
+            "a.yaml:5:14: spec.operator.limits: \"gpu\" is not a field here; did you mean cpu?",
+        ),
+        (
+            "minOomScoreAdj: 5",
+            "a.yaml:5:21: spec.operator.minOomScoreAdj: 5 is out of range; give -1000 to 0",
+        ),
+        (
+            "registries: [ghcr.io, acme]",
+            "a.yaml:5:27: spec.operator.registries[1]: \"acme\" is not a registry; give HOST[:PORT][/REPOSITORY]",
+        ),
+    ] {
+        check(&operator(line), &[expected]);
+    }
+    check(
+        &format!("{head}spec: {{viewer: {{}}}}\n"),
+        &["a.yaml:3:8: spec: \"viewer\" is not a field here; there are operator"],
+    );
+    let network = "apiVersion: warren.io/v1\nkind: Network\nmetadata: {name: a}\n";
+    check(network, &["a.yaml:2:7: kind: \"Network\" is not AdmissionPolicy"]);
+    check(
+        &format!("{head}metadata: {{name: a}}\n"),
+        &["a.yaml:3:11: metadata: is not a field here: a cluster has one admission policy; leave it out"],
+    );
+    let two = read_admission_policy(SourceText { name: "a.yaml", text: &format!("{head}---\n{head}") });
+    assert!(two.is_err(), "{two:?}");
+    let found = read(head).unwrap_err();
+    assert!(found[0].contains("it is set with `warren cluster policy set -f FILE`"), "{found:?}");
 }

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use warren_documents::{DocumentKind, document, schema, service_document};
-use warren_types::ServiceSpec;
+use warren_documents::{
+    DocumentKind, SourceText, admission_policy_document, document, read_admission_policy, schema,
+    service_document,
+};
 use warren_types::strategies::service_specs;
+use warren_types::{AdmissionPolicy, AdmissionRules, Bytes, Limits, MilliCpu, ServiceSpec};
 
 use crate::read;
 
@@ -194,4 +197,28 @@ fn other_kinds_match_the_schema() {
     let mut wrong = node;
     wrong["spec"]["availability"] = json!("of");
     assert!(matches(&wrong, &schema()).is_err() && read(&wrong.to_string()).is_err());
+}
+
+#[test]
+fn admission_policy_is_a_document_that_means_the_same() {
+    let operator = AdmissionRules {
+        privileged: true,
+        host_binds: vec!["/srv".to_owned()],
+        cap_add: vec!["NET_ADMIN".parse().unwrap()],
+        min_oom_score_adj: -5,
+        limits: Limits { cpu: Some(MilliCpu(1500)), memory: Some(Bytes(1 << 30)), pids: Some(100) },
+        max_replicas: Some(3),
+        ..AdmissionRules::default()
+    };
+    for policy in [AdmissionPolicy::default(), AdmissionPolicy { operator }] {
+        let document = admission_policy_document(&policy);
+        for text in [serde_saphyr::to_string(&document).unwrap(), document.to_string()] {
+            let read = read_admission_policy(SourceText { name: "a.yaml", text: &text });
+            assert_eq!(read.unwrap(), policy, "{text}");
+        }
+        assert_eq!(matches(&document, &schema()), Ok(()));
+        let mut wrong = document;
+        wrong["spec"]["operator"]["zzUnknown"] = json!(1);
+        assert!(matches(&wrong, &schema()).is_err());
+    }
 }

@@ -8,7 +8,7 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 /// Checks the number of items of a list.
-pub(super) fn check_count(path: &str, count: usize, most: usize, wrong: &mut Violations) {
+pub(crate) fn check_count(path: &str, count: usize, most: usize, wrong: &mut Violations) {
     if count > most {
         wrong.add(path, format!("{count} are more than {most}"));
     }

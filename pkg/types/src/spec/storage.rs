@@ -118,7 +118,7 @@ impl FromStr for Propagation {
 }
 
 /// An absolute path without `.` and `..`, so that the text shows where it leads.
-pub(super) fn is_normalized_absolute(path: &str) -> bool {
+pub(crate) fn is_normalized_absolute(path: &str) -> bool {
     let mut parts = path.split('/');
     parts.next() == Some("") && parts.all(|part| part != "." && part != "..") && !path.contains('\0')
 }

@@ -228,6 +228,24 @@ pub struct Limits {
     pub pids: Option<u32>,
 }
 
+impl Limits {
+    /// All violations of the limits; paths are relative to them.
+    pub fn validate(&self) -> Violations {
+        let mut wrong = Violations::default();
+        if let Some(memory) = self.memory.filter(|memory| *memory < MIN_MEMORY_LIMIT) {
+            wrong.add("memory", format!("{memory} is below the runtime's minimum of {MIN_MEMORY_LIMIT}"));
+        }
+        if let Some(cpu) = self.cpu.filter(|cpu| *cpu < MIN_CPU_LIMIT) {
+            wrong.add("cpu", format!("{cpu} is below the kernel's minimum of {MIN_CPU_LIMIT}"));
+        }
+        if self.pids == Some(0) {
+            let message = format!("0 processes cannot run anything; {MAX_PIDS_LIMIT} is as good as no limit");
+            wrong.add("pids", message);
+        }
+        wrong
+    }
+}
+
 /// How much of a task's output its node keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -403,17 +421,7 @@ impl TaskSpec {
     }
 
     fn validate_resources(&self, wrong: &mut Violations) {
-        if let Some(memory) = self.limits.memory.filter(|memory| *memory < MIN_MEMORY_LIMIT) {
-            let message = format!("{memory} is below the runtime's minimum of {MIN_MEMORY_LIMIT}");
-            wrong.add("limits.memory", message);
-        }
-        if let Some(cpu) = self.limits.cpu.filter(|cpu| *cpu < MIN_CPU_LIMIT) {
-            wrong.add("limits.cpu", format!("{cpu} is below the kernel's minimum of {MIN_CPU_LIMIT}"));
-        }
-        if self.limits.pids == Some(0) {
-            let message = format!("0 processes cannot run anything; {MAX_PIDS_LIMIT} is as good as no limit");
-            wrong.add("limits.pids", message);
-        }
+        wrong.nest("limits", self.limits.validate());
         let Resources { cpu, memory } = self.reservations;
         if self.limits.cpu.is_some_and(|limit| cpu > limit) {
             wrong.add("reservations.cpu", "is more than limits.cpu, so it could never be used");

@@ -9,7 +9,10 @@ use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::users_client::UsersClient;
 use warren_proto::{Problem, v1};
 use warren_security::{CertificateRequest, PrivateKey};
-use warren_types::UserRole;
+use warren_types::{
+    AdmissionPolicy, AdmissionRules, Bytes, ClusterSettingsChange, Limits, Mount, MountSource, Propagation,
+    UserRole,
+};
 
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 
@@ -106,7 +109,7 @@ async fn operators_have_no_power_over_nodes() {
     let mut privileged = spec("root", 0);
     privileged.task.privileged = true;
     let why = reason(operator.services().create(new_id(), &privileged).await);
-    assert!(why.contains("task.privileged"), "{why}");
+    assert!(why.contains("task.privileged: is true, which operator.privileged does not allow"), "{why}");
 
     admin.services().create(new_id(), &privileged).await.unwrap();
     let version = admin.services().get("root").await.unwrap().version;
@@ -123,4 +126,92 @@ async fn operators_have_no_power_over_nodes() {
     admin.services().update("root", &plain, Some(version), false).await.unwrap();
     let why = reason(operator.services().rollback("root", Some(1), None).await);
     assert!(why.contains("task.privileged"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admission_policy_decides_what_operators_run() {
+    let world = ManagerFixture::new().await;
+    let admin = world.admin().await;
+    let operator = world.client_as(&world.user("ann", UserRole::Operator).await).await;
+    let set = async |operator: AdmissionRules| {
+        let admission_policy = Some(AdmissionPolicy { operator });
+        let change = ClusterSettingsChange { admission_policy, ..Default::default() };
+        admin.cluster().update(&change, None).await.unwrap().settings
+    };
+    let mut bound = spec("bound", 0);
+    let (path, propagation) = ("/srv/data".to_owned(), Propagation::default());
+    let source = MountSource::Bind { path, propagation, recursive: true };
+    bound.task.mounts = vec![Mount { target: "/data".into(), source, read_only: false }];
+    let why = reason(operator.services().create(new_id(), &bound).await);
+    assert!(why.contains("task.mounts[0]: is /srv/data of the node, which operator.hostBinds"), "{why}");
+    let settings = set(AdmissionRules { host_binds: vec!["/srv".into()], ..Default::default() }).await;
+    operator.services().create(new_id(), &bound).await.unwrap();
+    // Everybody may read it, only administrators set it.
+    assert_eq!(operator.cluster().info().await.unwrap().settings, settings);
+    let why = reason(operator.cluster().update(&ClusterSettingsChange::default(), None).await);
+    assert!(why.contains("needs the role admin"), "{why}");
+
+    // What exists stays, and is for administrators alone.
+    set(AdmissionRules::default()).await;
+    for refused in [
+        operator.services().update("bound", &spec("bound", 1), None, false).await.map(|_| ()),
+        operator.services().scale("bound", 0, None).await.map(|_| ()),
+        operator.services().remove("bound", None, false).await.map(|_| ()),
+    ] {
+        let why = reason(refused);
+        assert!(why.contains("operator.hostBinds") && why.contains("change or enter"), "{why}");
+    }
+    assert!(!admin.services().get("bound").await.unwrap().removing);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn registries_and_amounts_bound_what_operators_start() {
+    let world = ManagerFixture::new().await;
+    let admin = world.admin().await;
+    let operator = world.client_as(&world.user("ann", UserRole::Operator).await).await;
+    let services = operator.services();
+    services.create(new_id(), &spec("web", 2)).await.unwrap();
+    let rules = AdmissionRules {
+        limits: Limits { memory: Some(Bytes(1 << 30)), ..Limits::default() },
+        registries: vec!["docker.io/library".into()],
+        max_replicas: Some(3),
+        ..AdmissionRules::default()
+    };
+    let admission_policy = Some(AdmissionPolicy { operator: rules });
+    let change = ClusterSettingsChange { admission_policy, ..Default::default() };
+    admin.cluster().update(&change, None).await.unwrap();
+
+    let mut limited = spec("web", 3);
+    limited.task.limits.memory = Some(Bytes(1 << 29));
+    let mut other = limited.clone();
+    other.task.image = "ghcr.io/acme/web:1".parse().unwrap();
+    let mut archive = spec("archive", 1);
+    archive.task.image = other.task.image.clone();
+    archive.task.limits = limited.task.limits;
+    for (refused, rule) in [
+        (services.create(new_id(), &spec("api", 1)).await.map(|_| ()), "operator.limits.memory"),
+        (services.create(new_id(), &archive).await.map(|_| ()), "operator.registries"),
+        (services.update("web", &spec("web", 2), None, false).await.map(|_| ()), "operator.limits.memory"),
+        (services.update("web", &other, None, false).await.map(|_| ()), "operator.registries"),
+        (services.scale("web", 3, None).await.map(|_| ()), "operator.limits.memory"),
+    ] {
+        let why = reason(refused);
+        assert!(why.contains(rule), "{rule}: {why}");
+    }
+    let import = operator.images().import(Vec::new(), std::io::Cursor::new(b"archive".to_vec()));
+    let why = reason(import.await.map(|_| ()));
+    assert!(why.contains("operator.registries"), "{why}");
+    // Their services are theirs, and become as the policy says.
+    services.scale("web", 1, None).await.unwrap();
+    services.update("web", &limited, None, false).await.unwrap();
+    for (refused, rule) in [
+        (services.scale("web", 4, None).await.map(|_| ()), "operator.maxReplicas"),
+        (services.rollback("web", Some(1), None).await.map(|_| ()), "operator.limits.memory"),
+        (services.rollback("web", None, None).await.map(|_| ()), "operator.limits.memory"),
+    ] {
+        let why = reason(refused);
+        assert!(why.contains(rule), "{rule}: {why}");
+    }
+    admin.services().rollback("web", Some(1), None).await.unwrap();
+    services.remove("web", None, false).await.unwrap();
 }

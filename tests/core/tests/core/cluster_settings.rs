@@ -39,6 +39,33 @@ fn value_out_of_range_is_refused_with_its_path() {
 }
 
 #[test]
+fn admission_policy_is_compared_set_and_validated() {
+    let mut cluster = TestCluster::new();
+    let (first, at) = (version(&cluster), cluster.now);
+    let set = |version, host_binds: &[&str]| {
+        let host_binds = host_binds.iter().copied().map(str::to_owned).collect();
+        let operator = AdmissionRules { host_binds, ..Default::default() };
+        let admission_policy = Some(AdmissionPolicy { operator });
+        let change = ClusterSettingsChange { admission_policy, ..Default::default() };
+        Command::UpdateCluster { version, change, at }
+    };
+    cluster.accept(set(Some(first), &["/srv"]));
+    let conflict = cluster.refuse(set(Some(first), &["/opt"]));
+    assert!(conflict.contains("it changed meanwhile"), "{conflict}");
+    let refused = cluster.refuse(set(None, &["srv"]));
+    assert!(
+        refused.starts_with("settings.admissionPolicy.operator.hostBinds[0]: \"srv\" is not"),
+        "{refused}"
+    );
+    // Other settings keep it, and a policy is replaced as a whole.
+    cluster.accept(update(None, 2, at));
+    let policy = |cluster: &TestCluster| cluster.state.cluster().unwrap().settings.admission_policy.clone();
+    assert_eq!(policy(&cluster).operator.host_binds, ["/srv"]);
+    cluster.accept(set(None, &[]));
+    assert_eq!(policy(&cluster), AdmissionPolicy::default());
+}
+
+#[test]
 fn task_history_limit_is_the_number_of_ended_tasks_per_slot() {
     let mut cluster = TestCluster::with_nodes(1);
     cluster.service(1, spec("web", 1));

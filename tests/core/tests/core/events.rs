@@ -167,6 +167,21 @@ fn stored_objects_are_told_without_data() {
 }
 
 #[test]
+fn changed_rules_of_the_admission_policy_are_told() {
+    let set = |world: &mut TestCluster| {
+        let host_binds = vec!["/srv".to_owned()];
+        let operator = AdmissionRules { host_binds, max_replicas: Some(3), ..Default::default() };
+        let admission_policy = Some(AdmissionPolicy { operator });
+        let change = ClusterSettingsChange { admission_policy, ..Default::default() };
+        world.accept(Command::UpdateCluster { version: None, change, at: world.now });
+    };
+    let expected = "cluster/cluster updated admissionPolicy.operator.hostBinds []>[\"/srv\"],\
+                    admissionPolicy.operator.maxReplicas >3";
+    check(|_| {}, set, &[expected]);
+    check(set, set, &[]);
+}
+
+#[test]
 fn rejected_and_repeated_commands_have_no_events() {
     check(
         running_web,

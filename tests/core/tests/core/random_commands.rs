@@ -179,7 +179,14 @@ fn tokens_command() -> impl Strategy<Value = Command> {
             |(version, task_history_limit, at)| {
                 let enabled = task_history_limit.map(|limit| limit % 2 == 0);
                 let verification = VerificationChange { enabled, ..Default::default() };
-                let change = ClusterSettingsChange { task_history_limit, verification, ..Default::default() };
+                let operator = AdmissionRules { max_replicas: task_history_limit, ..Default::default() };
+                let admission_policy = enabled.map(|_| AdmissionPolicy { operator });
+                let change = ClusterSettingsChange {
+                    task_history_limit,
+                    verification,
+                    admission_policy,
+                    ..Default::default()
+                };
                 Command::UpdateCluster { version, change, at }
             }
         ),

@@ -48,6 +48,7 @@ fn removal_names_the_silent_node_and_what_force_does() {
     for line in [
         "\u{203c} traffic between nodes: packets of tasks can be read on the way: not encrypted (VXLAN)",
         "\u{221a} privileges of services",
+        "\u{221a} admission policy",
         "\u{221a} images",
     ] {
         assert!(weak.contains(line), "{weak}");

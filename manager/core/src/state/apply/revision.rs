@@ -125,9 +125,9 @@ pub(super) fn rollback(
     restore(state, entry, id, number, None)
 }
 
-/// The revision before the current one; if that is the rollback of a failed update, the one before the restored
-/// one.
-fn previous_revision(service: &Service) -> Option<&Arc<Revision>> {
+/// The revision to which a rollback without a number goes: the one before the current one; if that is the rollback of a
+/// failed update, the one before the restored one.
+pub fn previous_revision(service: &Service) -> Option<&Arc<Revision>> {
     let restored = service.rollout.failures.iter().find_map(|failure| match failure.outcome {
         FailureOutcome::RolledBack { to } => Some(to),
         FailureOutcome::Paused(_) => None,

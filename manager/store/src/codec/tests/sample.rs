@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
 use warren_types::{
-    Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane, DesiredTaskState, Device, DeviceAccess,
-    EnvVar, FailureAction, FailureOutcome, FailureRatio, Health, HostEntry, Id, ImageDigest, ImageResolver,
-    LifecycleHook, Limits, LogLimits, MilliCpu, Mount, MountSource, NodeCheckOutcome, NodeCheckResult,
-    NodeDescription, NodeId, NodeRole, NodeStatus, OnDisconnect, Parallelism, PauseCause, Placement,
-    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
-    RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, Taint,
-    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
-    UpdatePolicy, VerificationChange, WireGuardKey,
+    AdmissionPolicy, AdmissionRules, Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane,
+    DesiredTaskState, Device, DeviceAccess, EnvVar, FailureAction, FailureOutcome, FailureRatio, Health,
+    HostEntry, Id, ImageDigest, ImageResolver, LifecycleHook, Limits, LogLimits, MilliCpu, Mount,
+    MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole, NodeStatus,
+    OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode, PublishedPort,
+    PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount,
+    ServiceId, ServiceMode, ServiceSpec, Taint, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, VerificationChange, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -352,6 +352,22 @@ fn ends() -> Vec<(&'static str, Command)> {
             check_add: vec!["gpu=image:acme/check:1 --all".parse().unwrap()],
             check_rm: vec!["old".parse().unwrap()],
         },
+        admission_policy: Some(AdmissionPolicy {
+            operator: AdmissionRules {
+                privileged: true,
+                host_binds: vec!["/srv".into()],
+                host_network: true,
+                cap_add: vec!["NET_ADMIN".parse().unwrap()],
+                devices: vec!["/dev/dri".into()],
+                unconfined_seccomp: true,
+                min_oom_score_adj: -5,
+                metadata: true,
+                bootstrap: true,
+                registries: vec!["ghcr.io/acme".into()],
+                limits: Limits { cpu: Some(MilliCpu(2000)), memory: Some(Bytes(1 << 30)), pids: Some(100) },
+                max_replicas: Some(10),
+            },
+        }),
     };
     let zones = vec![NewTask { label_value: Some("a".into()), ..new_task(1) }];
     let results = vec![NodeCheckResult::new("gpu", NodeCheckOutcome::Failed, "exited with code 1")];

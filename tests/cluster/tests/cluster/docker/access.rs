@@ -14,7 +14,7 @@ use warren_proto::v1;
 use warren_proto::v1::audit_response::Message;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_security::{CertificateAuthority, Credentials, Identity, Role, Roots};
-use warren_types::UserRole;
+use warren_types::{AdmissionPolicy, AdmissionRules, ClusterSettingsChange, UserRole};
 
 use super::containers::running;
 use super::http::{DockerClient, DockerReply, world};
@@ -182,7 +182,15 @@ async fn viewer_starts_no_program_and_nobody_sees_those_of_others() {
     // The admission policy of operators holds, and calls are recorded with the name of their caller.
     let container = json!({"Image": "nginx:1.27", "CapabilityAdd": ["CAP_SYS_ADMIN"]});
     let spec = json!({"Name": "db", "TaskTemplate": {"ContainerSpec": container}});
-    operator.call("POST", "/services/create", Some(spec)).await.refused(403);
+    let why = operator.call("POST", "/services/create", Some(spec.clone())).await.refused(403);
+    assert!(why.contains("task.capAdd[0]: is SYS_ADMIN, which operator.capAdd does not allow"), "{why}");
+    let cap_add = vec!["SYS_ADMIN".parse().unwrap()];
+    let admission_policy =
+        Some(AdmissionPolicy { operator: AdmissionRules { cap_add, ..Default::default() } });
+    let change = ClusterSettingsChange { admission_policy, ..Default::default() };
+    world.admin().await.cluster().update(&change, None).await.unwrap();
+    let created = operator.call("POST", "/services/create", Some(spec)).await;
+    assert_eq!(created.status, 201, "{created:?}");
     let mut cluster = ClusterClient::new(world.channel(CallerKind::Local).await);
     let request = v1::AuditRequest { user: "operate".into(), ..Default::default() };
     let mut lines = cluster.audit(request).await.unwrap().into_inner();

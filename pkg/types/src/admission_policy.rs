@@ -1,0 +1,510 @@
+//! The admission policy of a cluster: what services of operators may do.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+use crate::image_reference::{normalize_domain, split_reference};
+use crate::spec::{
+    Capability, DEFAULT_PIDS_LIMIT, Limits, MountSource, Seccomp, ServiceSpec, TaskNetworkMode, TaskSpec,
+    check_count, is_normalized_absolute,
+};
+use crate::{ImageReference, UserRole, Violations};
+
+/// The most items of a list of rules.
+const MAX_ITEMS: usize = 64;
+/// The most bytes of an allowed path.
+const MAX_PATH: usize = 256;
+
+/// Which services users may run, change and enter. Administrators are not restricted, and viewers run nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AdmissionPolicy {
+    /// Of users with the role operator, people and machines.
+    pub operator: AdmissionRules,
+}
+
+/// What services may set. The default gives no power over nodes. A rule that a later version adds must be skipped by
+/// serde while it has its default: the digest of the state is computed from this form.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AdmissionRules {
+    /// All privileges of root on the node.
+    pub privileged: bool,
+    /// Files and directories of the node that may be mounted, with all that is below them. Paths are compared as texts:
+    /// a symbolic link below them leads where it leads.
+    pub host_binds: Vec<String>,
+    /// The network of the node.
+    pub host_network: bool,
+    /// Capabilities that may be added; `ALL` allows each.
+    pub cap_add: Vec<Capability>,
+    /// Devices of the node, or directories of them.
+    pub devices: Vec<String>,
+    /// No seccomp profile.
+    pub unconfined_seccomp: bool,
+    /// The lowest value of `oomScoreAdj`, at most 0.
+    pub min_oom_score_adj: i32,
+    /// The metadata service of the cloud.
+    pub metadata: bool,
+    /// Bootstrap services, for which tasks of others wait.
+    pub bootstrap: bool,
+    /// Registries of images, each as `HOST[:PORT][/REPOSITORY]` with all repositories below; empty for all.
+    pub registries: Vec<String>,
+    /// The most that the limits of a task may be. What is set here must be set by each task.
+    pub limits: Limits,
+    /// The most replicas of a replicated service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_replicas: Option<u32>,
+}
+
+impl AdmissionPolicy {
+    /// The rules of a role; `None` allows everything.
+    pub fn rules(&self, role: UserRole) -> Option<&AdmissionRules> {
+        match role {
+            UserRole::Admin => None,
+            UserRole::Operator | UserRole::Viewer => Some(&self.operator),
+        }
+    }
+
+    /// Each field with which the role may not run the spec. Paths are those of the spec, messages name the rule.
+    pub fn violations(&self, role: UserRole, spec: &ServiceSpec) -> Violations {
+        let mut wrong = self.privilege_violations(role, spec);
+        if let Some(rules) = self.rules(role) {
+            rules.check_registries(&spec.task.image, &mut wrong);
+            rules.check_amounts(spec, &mut wrong);
+        }
+        wrong
+    }
+
+    /// Those of them that give power over nodes, so that the role may not change or enter a service that has them.
+    pub fn privilege_violations(&self, role: UserRole, spec: &ServiceSpec) -> Violations {
+        let mut wrong = Violations::default();
+        if let Some(rules) = self.rules(role) {
+            rules.check_privileges(spec, &mut wrong);
+        }
+        wrong
+    }
+
+    /// The rules that allow more than the default does: `operator.privileged`.
+    pub fn weaker_rules(&self) -> Vec<String> {
+        let AdmissionRules {
+            privileged,
+            host_binds,
+            host_network,
+            cap_add,
+            devices,
+            unconfined_seccomp,
+            min_oom_score_adj,
+            metadata,
+            bootstrap,
+            // By default they allow everything.
+            registries: _,
+            limits: _,
+            max_replicas: _,
+        } = &self.operator;
+        let weaker = [
+            (*privileged, "privileged"),
+            (!host_binds.is_empty(), "hostBinds"),
+            (*host_network, "hostNetwork"),
+            (!cap_add.is_empty(), "capAdd"),
+            (!devices.is_empty(), "devices"),
+            (*unconfined_seccomp, "unconfinedSeccomp"),
+            (*min_oom_score_adj < 0, "minOomScoreAdj"),
+            (*metadata, "metadata"),
+            (*bootstrap, "bootstrap"),
+        ];
+        weaker.into_iter().filter(|(is_set, _)| *is_set).map(|(_, rule)| format!("operator.{rule}")).collect()
+    }
+
+    /// All violations of the policy itself; paths are relative to it.
+    pub fn validate(&self) -> Violations {
+        let mut wrong = Violations::default();
+        wrong.nest("operator", self.operator.validate());
+        wrong
+    }
+}
+
+impl AdmissionRules {
+    fn validate(&self) -> Violations {
+        let mut wrong = Violations::default();
+        for (field, paths) in [("hostBinds", &self.host_binds), ("devices", &self.devices)] {
+            check_count(field, paths.len(), MAX_ITEMS, &mut wrong);
+            for (i, path) in paths.iter().enumerate() {
+                if !is_normalized_absolute(path) || path.len() > MAX_PATH {
+                    let message =
+                        format!("{path:?} is not an absolute path of at most {MAX_PATH} bytes without '..'");
+                    wrong.add(format!("{field}[{i}]"), message);
+                }
+            }
+        }
+        check_count("capAdd", self.cap_add.len(), MAX_ITEMS, &mut wrong);
+        if !(-1000..=0).contains(&self.min_oom_score_adj) {
+            let found = self.min_oom_score_adj;
+            wrong.add("minOomScoreAdj", format!("{found} is out of range; give -1000 to 0"));
+        }
+        check_count("registries", self.registries.len(), MAX_ITEMS, &mut wrong);
+        for (i, registry) in self.registries.iter().enumerate().filter(|(_, text)| !is_registry(text)) {
+            let message = format!("{registry:?} is not a registry; give HOST[:PORT][/REPOSITORY]");
+            wrong.add(format!("registries[{i}]"), message);
+        }
+        wrong.nest("limits", self.limits.validate());
+        wrong
+    }
+
+    fn check_privileges(&self, spec: &ServiceSpec, wrong: &mut Violations) {
+        // Every field is named, so that a new one is decided on.
+        let TaskSpec {
+            image: _,
+            pull: _,
+            resolve_image: _,
+            command: _,
+            args: _,
+            env: _,
+            container_labels: _,
+            workdir: _,
+            user: _,
+            groups: _,
+            hostname: _,
+            hosts: _,
+            tty: _,
+            stdin: _,
+            init: _,
+            stop_signal: _,
+            drain_delay: _,
+            stop_grace: _,
+            post_start: _,
+            pre_stop: _,
+            limits: _,
+            reservations: _,
+            ulimits: _,
+            sysctls: _,
+            shm_size: _,
+            oom_score_adj,
+            privileged,
+            cap_add: _,
+            cap_drop: _,
+            no_new_privileges: _,
+            seccomp,
+            devices: _,
+            read_only: _,
+            mounts: _,
+            secrets: _,
+            configs: _,
+            health: _,
+            restart: _,
+            on_disconnect: _,
+            logs: _,
+            network,
+            dns: _,
+            allow_metadata,
+        } = &spec.task;
+        let host_network = *network == TaskNetworkMode::Host;
+        let unconfined = *seccomp == Seccomp::Unconfined;
+        for (is_set, is_allowed, path, found, rule) in [
+            (*privileged, self.privileged, "task.privileged", "is true", "privileged"),
+            (host_network, self.host_network, "task.network", "is that of the node", "hostNetwork"),
+            (unconfined, self.unconfined_seccomp, "task.seccomp", "is unconfined", "unconfinedSeccomp"),
+            (*allow_metadata, self.metadata, "task.allowMetadata", "is true", "metadata"),
+            (spec.bootstrap, self.bootstrap, "bootstrap", "is true", "bootstrap"),
+        ] {
+            if is_set && !is_allowed {
+                refuse(wrong, path, found, rule);
+            }
+        }
+        if let Some(score) = oom_score_adj.filter(|score| *score < self.min_oom_score_adj) {
+            refuse(wrong, "task.oomScoreAdj", format_args!("is {score}"), "minOomScoreAdj");
+        }
+        self.check_lists(&spec.task, wrong);
+    }
+
+    fn check_lists(&self, task: &TaskSpec, wrong: &mut Violations) {
+        for (i, capability) in task.cap_add.iter().enumerate() {
+            if !self.cap_add.contains(capability) && !self.cap_add.contains(&Capability::ALL) {
+                refuse(wrong, format!("task.capAdd[{i}]"), format_args!("is {capability}"), "capAdd");
+            }
+        }
+        let is_allowed = |path: &str, prefixes: &[String]| prefixes.iter().any(|above| is_below(path, above));
+        for (i, device) in task.devices.iter().enumerate() {
+            if !is_allowed(&device.source, &self.devices) {
+                refuse(wrong, format!("task.devices[{i}]"), format_args!("is {}", device.source), "devices");
+            }
+        }
+        for (i, mount) in task.mounts.iter().enumerate() {
+            if let MountSource::Bind { path, .. } = &mount.source
+                && !is_allowed(path, &self.host_binds)
+            {
+                let found = format!("is {path} of the node");
+                refuse(wrong, format!("task.mounts[{i}]"), found, "hostBinds");
+            }
+        }
+    }
+
+    fn check_registries(&self, image: &ImageReference, wrong: &mut Violations) {
+        let is_allowed = self.registries.iter().any(|registry| is_image_of(image, registry));
+        if !self.registries.is_empty() && !is_allowed {
+            refuse(wrong, "task.image", format_args!("is {image}"), "registries");
+        }
+    }
+
+    fn check_amounts(&self, spec: &ServiceSpec, wrong: &mut Violations) {
+        let Limits { cpu, memory, pids } = spec.task.limits;
+        check_amount("limits.cpu", cpu, self.limits.cpu, wrong);
+        check_amount("limits.memory", memory, self.limits.memory, wrong);
+        check_amount("limits.pids", pids.or(Some(DEFAULT_PIDS_LIMIT)), self.limits.pids, wrong);
+        let replicas = spec.replicas().zip(self.max_replicas).filter(|(replicas, most)| replicas > most);
+        if let Some((replicas, most)) = replicas {
+            let found = format!("is {replicas}, more than {most}");
+            refuse(wrong, "mode.replicated.replicas", found, "maxReplicas");
+        }
+    }
+}
+
+fn refuse(wrong: &mut Violations, path: impl Into<String>, found: impl Display, rule: &str) {
+    wrong.add(path, format!("{found}, which operator.{rule} does not allow"));
+}
+
+/// `rule` is also the path in the task spec.
+fn check_amount<T: PartialOrd + Display>(
+    rule: &str,
+    given: Option<T>,
+    most: Option<T>,
+    wrong: &mut Violations,
+) {
+    let path = format!("task.{rule}");
+    match (given, most) {
+        (None, Some(most)) => {
+            refuse(wrong, path, format_args!("is not set and may be more than {most}"), rule);
+        }
+        (Some(given), Some(most)) if given > most => {
+            refuse(wrong, path, format_args!("is {given}, more than {most}"), rule);
+        }
+        _ => {}
+    }
+}
+
+/// The components of a path; repeated slashes and `.` are none.
+fn components(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|part| !part.is_empty() && *part != ".")
+}
+
+/// Whether `path` is `above` or below it, by whole components. A path with `..` is below nothing.
+fn is_below(path: &str, above: &str) -> bool {
+    let mut found = components(path);
+    !components(path).any(|part| part == "..") && components(above).all(|part| found.next() == Some(part))
+}
+
+/// Whether the image is of that registry, and its repository is that of the registry's text or below it.
+fn is_image_of(image: &ImageReference, registry: &str) -> bool {
+    let Ok(image) = split_reference(image.as_str()) else { return false };
+    let (host, repository) = registry.split_once('/').unwrap_or((registry, ""));
+    image.domain.eq_ignore_ascii_case(normalize_domain(host)) && is_below(&image.path, repository)
+}
+
+/// Whether the text is `HOST[:PORT][/REPOSITORY]`, with a host that image references take for one.
+fn is_registry(text: &str) -> bool {
+    let host = text.split('/').next().unwrap_or_default();
+    let reference = format!("{text}/image");
+    split_reference(&reference).is_ok_and(|image| image.domain == normalize_domain(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Device, Mount};
+    use crate::{Bytes, MilliCpu, ServiceMode};
+
+    fn spec() -> ServiceSpec {
+        ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("nginx:1.27".parse().unwrap()))
+    }
+
+    fn bind(path: &str) -> Mount {
+        let source =
+            MountSource::Bind { path: path.into(), propagation: Default::default(), recursive: false };
+        Mount { target: "/srv".into(), source, read_only: true }
+    }
+
+    fn device(path: &str) -> Device {
+        Device { source: path.into(), target: path.into(), access: "r".parse().unwrap() }
+    }
+
+    #[test]
+    fn each_rule_allows_what_the_default_refuses() {
+        type Case = (fn(&mut ServiceSpec), &'static str, &'static str, fn(&mut AdmissionRules));
+        let cases: [Case; 9] = [
+            (|s| s.task.privileged = true, "task.privileged", "privileged", |r| r.privileged = true),
+            (
+                |s| s.task.cap_add = vec!["NET_ADMIN".parse().unwrap()],
+                "task.capAdd[0]",
+                "capAdd",
+                |r| r.cap_add = vec!["NET_ADMIN".parse().unwrap()],
+            ),
+            (
+                |s| s.task.seccomp = Seccomp::Unconfined,
+                "task.seccomp",
+                "unconfinedSeccomp",
+                |r| r.unconfined_seccomp = true,
+            ),
+            (
+                |s| s.task.network = TaskNetworkMode::Host,
+                "task.network",
+                "hostNetwork",
+                |r| r.host_network = true,
+            ),
+            (|s| s.task.allow_metadata = true, "task.allowMetadata", "metadata", |r| r.metadata = true),
+            (|s| s.bootstrap = true, "bootstrap", "bootstrap", |r| r.bootstrap = true),
+            (
+                |s| s.task.oom_score_adj = Some(-5),
+                "task.oomScoreAdj",
+                "minOomScoreAdj",
+                |r| r.min_oom_score_adj = -5,
+            ),
+            (
+                |s| s.task.devices = vec![device("/dev/kvm")],
+                "task.devices[0]",
+                "devices",
+                |r| r.devices = vec!["/dev/kvm".into()],
+            ),
+            (
+                |s| s.task.mounts = vec![bind("/srv/data")],
+                "task.mounts[0]",
+                "hostBinds",
+                |r| r.host_binds = vec!["/srv/".into()],
+            ),
+        ];
+        let default = AdmissionPolicy::default();
+        assert!(default.violations(UserRole::Operator, &spec()).0.is_empty());
+        assert!(default.weaker_rules().is_empty() && default.validate().0.is_empty());
+        for (set, path, rule, allow) in cases {
+            let mut spec = spec();
+            set(&mut spec);
+            for role in [UserRole::Viewer, UserRole::Operator] {
+                let found = default.violations(role, &spec);
+                assert_eq!(found.0.len(), 1, "{found}");
+                assert_eq!(found.0[0].path, path);
+                assert!(found.0[0].message.ends_with(&format!("which operator.{rule} does not allow")));
+                assert_eq!(default.privilege_violations(role, &spec), found);
+            }
+            assert!(default.violations(UserRole::Admin, &spec).0.is_empty());
+            let mut policy = default.clone();
+            allow(&mut policy.operator);
+            assert_eq!(policy.violations(UserRole::Operator, &spec), Violations::default());
+            assert_eq!(policy.weaker_rules(), [format!("operator.{rule}")]);
+            assert_eq!(policy.validate(), Violations::default());
+        }
+    }
+
+    #[test]
+    fn paths_are_compared_by_component() {
+        for (path, above, expected) in [
+            ("/srv", "/srv", true),
+            ("/srv/", "/srv", true),
+            ("//srv/./data", "/srv//", true),
+            ("/srv/data", "/", true),
+            ("/srvdata", "/srv", false),
+            ("/", "/srv", false),
+            ("/srv", "/srv/data", false),
+            ("/srv/../etc", "/srv", false),
+            ("/srv/..", "/", false),
+        ] {
+            assert_eq!(is_below(path, above), expected, "{path} {above}");
+        }
+    }
+
+    #[test]
+    fn all_capabilities_are_only_allowed_by_all() {
+        let mut policy = AdmissionPolicy::default();
+        let mut spec = spec();
+        spec.task.cap_add = vec!["CHOWN".parse().unwrap(), Capability::ALL];
+        policy.operator.cap_add = vec!["CHOWN".parse().unwrap()];
+        let found = policy.violations(UserRole::Operator, &spec).to_string();
+        assert_eq!(found, "task.capAdd[1]: is ALL, which operator.capAdd does not allow");
+        policy.operator.cap_add = vec![Capability::ALL];
+        assert_eq!(policy.violations(UserRole::Operator, &spec), Violations::default());
+    }
+
+    #[test]
+    fn registries_are_compared_with_the_whole_reference() {
+        for (image, registry, expected) in [
+            ("nginx", "docker.io", true),
+            ("nginx:1", "index.docker.io", true),
+            ("nginx", "docker.io/library", true),
+            ("team/app", "docker.io/library", false),
+            ("docker.io/nginx", "docker.io/library/nginx", true),
+            ("ghcr.io/acme/app:1", "ghcr.io", true),
+            ("GHCR.io/acme/app:1", "ghcr.io/acme", true),
+            ("ghcr.io/acme-other/app", "ghcr.io/acme", false),
+            ("ghcr.io:443/acme/app", "ghcr.io", false),
+            ("ghcr.io.example.com/acme/app", "ghcr.io", false),
+            ("acme/app", "ghcr.io/acme", false),
+            ("localhost:5000/app", "localhost:5000", true),
+        ] {
+            let (mut policy, mut spec) = (AdmissionPolicy::default(), spec());
+            policy.operator.registries = vec!["a.example.com".into(), registry.into()];
+            spec.task.image = image.parse().unwrap();
+            let found = policy.violations(UserRole::Operator, &spec).0;
+            assert_eq!(found.is_empty(), expected, "{image} {registry}");
+            assert!(found.iter().all(|wrong| wrong.path == "task.image"), "{found:?}");
+            // They say what may be started, and give no power over nodes.
+            assert_eq!(policy.privilege_violations(UserRole::Operator, &spec), Violations::default());
+        }
+    }
+
+    #[test]
+    fn amounts_have_to_be_set_and_within_the_rules() {
+        let (mut policy, mut spec) = (AdmissionPolicy::default(), spec());
+        let (cpu, memory) = (Some(MilliCpu(2000)), Some(Bytes(1 << 30)));
+        policy.operator.limits = Limits { cpu, memory, pids: Some(100) };
+        policy.operator.max_replicas = Some(3);
+        spec.mode = ServiceMode::Replicated { replicas: 4 };
+        let found = policy.violations(UserRole::Operator, &spec);
+        assert_eq!(
+            found.to_string(),
+            "task.limits.cpu: is not set and may be more than 2, which operator.limits.cpu does not allow; \
+             task.limits.memory: is not set and may be more than 1GiB, which operator.limits.memory does not allow; \
+             task.limits.pids: is 4096, more than 100, which operator.limits.pids does not allow; \
+             mode.replicated.replicas: is 4, more than 3, which operator.maxReplicas does not allow"
+        );
+        assert_eq!(policy.privilege_violations(UserRole::Operator, &spec), Violations::default());
+        spec.task.limits = policy.operator.limits;
+        spec.mode = ServiceMode::Replicated { replicas: 3 };
+        assert_eq!(policy.violations(UserRole::Operator, &spec), Violations::default());
+        spec.task.limits.memory = Some(Bytes((1 << 30) + 1));
+        spec.mode = ServiceMode::Global;
+        let found = policy.violations(UserRole::Operator, &spec).0;
+        assert_eq!((found.len(), found[0].path.as_str()), (1, "task.limits.memory"));
+        assert!(policy.weaker_rules().is_empty());
+    }
+
+    #[test]
+    fn wrong_rules_are_refused_with_their_paths() {
+        let limits = Limits { cpu: None, memory: Some(Bytes(1)), pids: Some(0) };
+        let registries = ["acme", "ghcr.io/", "ghcr.io/a:1", "ghcr.io/Acme", "", "ghcr.io:5000/acme/team"];
+        let operator = AdmissionRules {
+            host_binds: vec!["/srv".into(), "srv".into(), "/srv/../etc".into()],
+            devices: vec![format!("/{}", "d".repeat(MAX_PATH))],
+            min_oom_score_adj: 1,
+            registries: registries.map(str::to_owned).into(),
+            limits,
+            ..AdmissionRules::default()
+        };
+        let found = AdmissionPolicy { operator }.validate().0;
+        let paths: Vec<&str> = found.iter().map(|wrong| wrong.path.as_str()).collect();
+        let expected = [
+            "operator.hostBinds[1]",
+            "operator.hostBinds[2]",
+            "operator.devices[0]",
+            "operator.minOomScoreAdj",
+            "operator.registries[0]",
+            "operator.registries[1]",
+            "operator.registries[2]",
+            "operator.registries[3]",
+            "operator.registries[4]",
+            "operator.limits.memory",
+            "operator.limits.pids",
+        ];
+        assert_eq!(paths, expected);
+        let many = AdmissionRules { host_binds: vec!["/a".into(); 65], ..AdmissionRules::default() };
+        let found = AdmissionPolicy { operator: many }.validate().to_string();
+        assert_eq!(found, "operator.hostBinds: 65 are more than 64");
+    }
+}

@@ -5,9 +5,10 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::image_reference::{normalize_domain, split_reference};
+use crate::spec::check::check_count;
+use crate::spec::storage::is_normalized_absolute;
 use crate::spec::{
     Capability, DEFAULT_PIDS_LIMIT, Limits, MountSource, Seccomp, ServiceSpec, TaskNetworkMode, TaskSpec,
-    check_count, is_normalized_absolute,
 };
 use crate::{ImageReference, UserRole, Violations};
 

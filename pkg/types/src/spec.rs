@@ -1,7 +1,7 @@
 //! Specs, written by users. `validate` is the only list of what a spec may contain; all code after it relies
 //! on it.
 
-mod check;
+pub(crate) mod check;
 mod health;
 mod image;
 mod ingress;
@@ -13,7 +13,7 @@ mod process;
 mod restart;
 mod secret_object;
 mod security;
-mod storage;
+pub(crate) mod storage;
 mod sysctl;
 mod taint;
 mod task;
@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use check::check_count;
 pub use check::is_host_name;
 pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
 pub use image::{AWAITS_IMAGE_PIN, IMAGE_NOT_RESOLVED, ImageResolver, PullPolicy};
@@ -43,7 +42,6 @@ pub use restart::{
 };
 pub use secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName};
-pub(crate) use storage::is_normalized_absolute;
 pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_normalized_relative};
 pub use sysctl::sysctl_fault;
 pub use taint::{

@@ -245,6 +245,15 @@ fn example_of_the_documentation_is_read() {
 }
 
 #[test]
+fn admission_policy_of_the_documentation_is_read() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md")).unwrap();
+    let example = text.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let policy = read_admission_policy(SourceText { name: "a.yaml", text: example }).unwrap();
+    assert_eq!(policy.operator.max_replicas, Some(50));
+}
+
+#[test]
 fn wrong_admission_policy_is_refused_with_its_position() {
     let check = |text: &str, expected: &[&str]| {
         let found = read_admission_policy(SourceText { name: "a.yaml", text }).err().unwrap_or_default();

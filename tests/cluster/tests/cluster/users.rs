@@ -198,8 +198,9 @@ async fn registries_and_amounts_bound_what_operators_start() {
         let why = reason(refused);
         assert!(why.contains(rule), "{rule}: {why}");
     }
-    let import = operator.images().import(Vec::new(), std::io::Cursor::new(b"archive".to_vec()));
-    let why = reason(import.await.map(|_| ()));
+    let images = operator.images();
+    let import = images.import(Vec::new(), std::io::Cursor::new(b"archive".to_vec())).await;
+    let why = reason(import.map(|_| ()));
     assert!(why.contains("operator.registries"), "{why}");
     // Their services are theirs, and become as the policy says.
     services.scale("web", 1, None).await.unwrap();

@@ -191,7 +191,8 @@ async fn authority_is_replaced_under_load() {
     group.wait_for_ca("the node that was away", |status| missing(&status.nodes).is_empty()).await;
     assert_eq!(trusted(&away), [new]);
     let channel = group.hosts[1].channel(&group.roots, Some(&removed)).await;
-    let refused = ScriptedWorker::connect(channel, None).await.end().await;
+    let seen = v1::AssignmentVersion { incarnation: 1, index: 1 };
+    let refused = ScriptedWorker::connect(channel, Some(seen)).await.end().await;
     assert!(refused.message().contains("was removed"), "{refused:?}");
 
     renew_user(&mut group, new).await;

@@ -137,10 +137,6 @@ impl SessionServer {
         if is_lost(&self.context.store) {
             return Err(leader_unknown());
         }
-        let authority = match &hello.authorities[..] {
-            [only] => only.parse().ok(),
-            _ => None,
-        };
         let number = tokio::select! {
             opened = self.open_session(node, description::parse(hello.description)?, has) => opened?,
             // Stop if the worker has left for another manager, where this session would supersede its new
@@ -149,6 +145,10 @@ impl SessionServer {
         };
         let session = self.registry.register(node, number, frames.clone(), Instant::now());
         let session = session.ok_or_else(session_superseded)?;
+        let authority = match &hello.authorities[..] {
+            [only] => only.parse().ok(),
+            _ => None,
+        };
         session.record_authority(authority);
         tracing::info!(%node, session = number, "session opened");
         let mut link = AssignmentStream::new(node);

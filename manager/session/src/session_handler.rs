@@ -191,7 +191,8 @@ impl SessionHandler<'_> {
         };
         let (holder, at) = (CaHolder::Node(self.node), self.context.clock.now());
         let renewal = Command::Ca(CaCommand::RecordRenewal { digest, holder, at });
-        if let Err(error) = store.propose(renewal).await {
+        // Boxed, since it is rare: see `SessionServer::run`.
+        if let Err(error) = Box::pin(store.propose(renewal)).await {
             // The next request tries again.
             tracing::info!(node = %self.node, %error, "cannot record which certificate authority the node trusts");
         }

@@ -18,7 +18,7 @@ const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const LONGEST_HEAD: u64 = 16 * 1024;
 /// How long requests that have arrived, and the next ones of open connections, may take after SIGTERM.
-const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Requests for the page so far.
 static VISITS: AtomicU64 = AtomicU64::new(0);

@@ -34,7 +34,7 @@ const NODE_FLAGS: &[&str] = &["--deadline"];
 
 /// Commands, with their noun.
 const COMMANDS: &[&str] =
-    &["cluster ca", "cluster health", "cluster key", "service pause", "service promote", "service resume"];
+    &["cluster health", "cluster key", "service pause", "service promote", "service resume"];
 
 /// Flags of other tools that Warren replaces by another way.
 const ALTERNATIVES: &[Alternative] = &[

@@ -18,7 +18,7 @@ use warren_replica::SESSION_TIMEOUT;
 use warren_store::problem::{node_removed, session_superseded, status_of};
 use warren_store::timestamp::TimestampSource;
 use warren_store::{ProposeError, Store};
-use warren_types::{AssignmentVersion, CaHolder, NodeId, TaskReport};
+use warren_types::{AssignmentVersion, CaDigest, CaHolder, NodeId, TaskReport};
 
 use self::conditions::ReportedConditions;
 use self::inventory::ReportedVolumes;
@@ -147,7 +147,10 @@ impl SessionHandler<'_> {
                     link.network.reset();
                 }
                 self.answer_version(link, version).await?;
-                self.record_authority().await;
+                if let Some(digest) = self.unrecorded_authority() {
+                    // Boxed, since it is rare: see `SessionServer::run`.
+                    Box::pin(self.record_authority(digest)).await;
+                }
                 Ok(())
             }
             Incoming::Reports(frame) if frame.reports.len() > MAX_REPORTS => {
@@ -178,21 +181,18 @@ impl SessionHandler<'_> {
         }
     }
 
-    /// Records that the node trusts the new certificate authority alone, if that is waited for.
-    async fn record_authority(&self) {
-        let store = &self.context.store;
-        let waited_for = store
-            .read()
-            .state
-            .ca_rotation()
-            .and_then(|rotation| rotation.nodes.contains(&self.node).then_some(rotation.digest));
-        let Some(digest) = waited_for.filter(|digest| self.session.authority() == Some(*digest)) else {
-            return;
-        };
+    /// The new certificate authority, if the node trusts it alone and that is waited for.
+    fn unrecorded_authority(&self) -> Option<CaDigest> {
+        let published = self.context.store.read();
+        let rotation =
+            published.state.ca_rotation().filter(|rotation| rotation.nodes.contains(&self.node))?;
+        (self.session.authority() == Some(rotation.digest)).then_some(rotation.digest)
+    }
+
+    async fn record_authority(&self, digest: CaDigest) {
         let (holder, at) = (CaHolder::Node(self.node), self.context.clock.now());
         let renewal = Command::Ca(CaCommand::RecordRenewal { digest, holder, at });
-        // Boxed, since it is rare: see `SessionServer::run`.
-        if let Err(error) = Box::pin(store.propose(renewal)).await {
+        if let Err(error) = self.context.store.propose(renewal).await {
             // The next request tries again.
             tracing::info!(node = %self.node, %error, "cannot record which certificate authority the node trusts");
         }

@@ -218,7 +218,8 @@ fn rollback_policy(is_bound: bool, chance: &mut SimRng) -> UpdatePolicy {
 fn spec(number: u64, replicas: u32, known: &[SecretObjectName], chance: &mut SimRng) -> ServiceSpec {
     let mode = if chance.one_in(4) { ServiceMode::Global } else { ServiceMode::Replicated { replicas } };
     let mut task = TaskSpec::new(image(chance));
-    task.resolve_image = if number % 2 == 0 { ImageResolver::Manager } else { ImageResolver::Worker };
+    task.resolve_image =
+        if number.is_multiple_of(2) { ImageResolver::Manager } else { ImageResolver::Worker };
     (task.secrets, task.mounts) = (secrets(known, chance), volumes(number, chance));
     task.on_disconnect = on_disconnect(chance);
     task.health = chance.one_in(2).then(|| HealthCheck::new(Probe::Tcp { port: 80 }));

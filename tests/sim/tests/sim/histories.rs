@@ -175,7 +175,7 @@ const PLANTED: [(PlantedDefect, &str, u64); 14] = [
     (PlantedDefect::AnswerWithNewestVersion, "returned versions are unique", 2),
     (PlantedDefect::DropExpectedVersion, "a compare-and-set succeeds only without a write in between", 0),
     (PlantedDefect::IgnoreNetworkAcks, "nobody is sent to another owner's address", 8),
-    (PlantedDefect::AckBeforeKernel, "nobody is sent to another owner's address", 438),
+    (PlantedDefect::AckBeforeKernel, "nobody is sent to another owner's address", 1568),
     (PlantedDefect::IgnoreDisconnect, "a disconnected task", 17),
     (PlantedDefect::DisconnectTooEarly, "no task is stopped before its disconnect timeout", 2),
 ];

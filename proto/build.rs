@@ -6,6 +6,8 @@ fn main() -> std::io::Result<()> {
     // Sorted maps, so that equal values have equal bytes.
     let wire =
         tonic_prost_build::configure().btree_map(".").bytes(".").codec_path("crate::codec::CompactCodec");
+    // Sent once in each session, and much larger than the other frames.
+    let wire = wire.boxed(".warren.v1.WorkerFrame.frame.hello");
     // Their Debug output must not contain data; `convert::secret_object` implements it.
     let secret = [
         "CreateSecretObjectRequest",

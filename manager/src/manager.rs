@@ -119,7 +119,7 @@ impl Manager {
 
     /// The CAs that clients and workers of the cluster trust.
     pub fn roots(&self) -> Roots {
-        self.keys.trust.roots()
+        Roots::clone(&self.keys.trust.roots())
     }
 
     /// The same, as they are replaced.

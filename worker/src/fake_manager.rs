@@ -178,7 +178,7 @@ impl FakeManager {
         let session = timeout(TIMEOUT, self.incoming_sessions.recv()).await;
         let mut session = session.expect("a worker dials").expect("the server runs");
         let FromWorker::Hello(hello) = session.next_frame().await else { panic!("no hello first") };
-        (session, hello)
+        (session, *hello)
     }
 
     /// The next session, welcomed with the usual settings.

@@ -59,7 +59,7 @@ async fn fetch(client: &Client, what: &str) -> Result<ClusterState, CommandError
     }
     let info = client.cluster().info().await.map_err(failed)?;
     Ok(ClusterState {
-        policy: admission_policy(info.clone())?,
+        policy: admission_policy(&info)?,
         info,
         services,
         nodes: client.nodes().list().await.map_err(failed)?,
@@ -151,7 +151,8 @@ fn privileges(cluster: &ClusterState) -> CheckView {
 }
 
 fn policy(cluster: &ClusterState) -> CheckView {
-    let hint = "`warren cluster policy reset` sets the default; operators control nodes by such services";
+    let hint = "leave them out of the document for `warren cluster policy set`: whoever controls such a \
+                service controls its node";
     let message = "operators may run services that give power over nodes, by the rules";
     check("admission policy", &cluster.policy.weaker_rules(), message, hint)
 }

@@ -159,9 +159,9 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
 }
 
 /// The admission policy; a manager whose version has none enforces the default.
-pub fn admission_policy(info: v1::InfoResponse) -> Result<AdmissionPolicy, CommandError> {
-    let policy = or_default::from_wire(info.settings.unwrap_or_default().admission_policy);
-    policy.map_err(invalid_response("the admission policy"))
+pub fn admission_policy(info: &v1::InfoResponse) -> Result<AdmissionPolicy, CommandError> {
+    let policy = info.settings.as_ref().and_then(|settings| settings.admission_policy.clone());
+    or_default::from_wire(policy).map_err(invalid_response("the admission policy"))
 }
 
 #[derive(Debug, Serialize)]

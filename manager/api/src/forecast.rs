@@ -10,11 +10,11 @@ use warren_store::problem::IntoProblem;
 use warren_types::{ServiceId, ServiceSpec, Timestamp, UserRole};
 
 use super::Api;
-use super::admission_policy::{check_admission, check_service_admission};
+use super::admission_policy::check_admission;
 use super::networks;
 use super::nodes::{self, NodeUpdate};
 use super::secret_objects::{SecretObjectRequest, parse_kind};
-use super::services::parse_updated_spec;
+use super::services::{ServiceChange, admit_change, parse_updated_spec};
 use super::volumes::VolumeRequest;
 
 impl Api {
@@ -139,18 +139,13 @@ fn service_command(role: UserRole, write: Write, state: &State, at: Timestamp) -
         Write::UpdateService(request) => {
             let v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas } = request;
             let spec = parse_updated_spec(spec)?;
-            let service = state.find_service(&reference).map_err(refused)?;
-            check_service_admission(role, state, &service.id)?;
-            check_admission(role, state, &spec)?;
-            if !allow_many_replicas {
-                state.check_replicas(spec.replicas(), service.spec.replicas()).map_err(refused)?;
-            }
+            let change = ServiceChange::Spec(&spec);
+            let service = admit_change(role, state, &reference, change, allow_many_replicas)?;
             let version = version.or(force.then_some(service.version));
             Command::UpdateService { id: service.id, version, spec, force, at }
         }
         Write::RemoveService(v1::RemoveServiceRequest { reference, version, force }) => {
-            let id = state.find_service(&reference).map_err(refused)?.id;
-            check_service_admission(role, state, &id)?;
+            let id = admit_change(role, state, &reference, ServiceChange::None, true)?.id;
             Command::RemoveService { id, version, force, at }
         }
         _ => return Err(Problem::new(Code::InvalidArgument, "INVALID_ARGUMENT", "it is not of a service")),

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 use warren_core::state::ObjectKind;
-use warren_core::{Command, State};
+use warren_core::{Command, Refusal, State};
 use warren_proto::convert::replicas;
+use warren_proto::status::Problem;
 use warren_proto::v1::{self, services_server};
-use warren_store::problem::status_of;
+use warren_store::problem::{IntoProblem, status_of};
 use warren_types::{
     Revision, Service, ServiceId, ServiceMode, ServiceSpec, TaskState, UserRole, Violation, Violations,
 };
@@ -28,7 +29,7 @@ pub(super) fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<Servic
 }
 
 /// What a write changes of a service.
-enum ServiceChange<'a> {
+pub(super) enum ServiceChange<'a> {
     /// Nothing of its spec.
     None,
     Replicas(u32),
@@ -62,8 +63,7 @@ impl Api {
         Ok(self.show_service(&self.store.read().state, &service))
     }
 
-    /// Id and version of the service of a write, read from one state, which accepts that many replicas. The caller
-    /// may change it, and run what it becomes.
+    /// Id and version of the service of a write, as of [`admit_change`].
     async fn resolve_service(
         &self,
         role: UserRole,
@@ -72,33 +72,47 @@ impl Api {
         allow_many_replicas: bool,
     ) -> Result<(ServiceId, u64), Status> {
         let published = self.read_latest().await?;
-        let state = &published.state;
-        let service = state.find_service(reference).map_err(status_of)?;
-        check_service_admission(role, state, &service.id)?;
-        let replicas = match change {
-            ServiceChange::None => None,
-            ServiceChange::Replicas(replicas) => {
-                // Fewer tasks are always admitted.
-                if service.spec.replicas().is_none_or(|known| replicas > known) {
-                    let mode = ServiceMode::Replicated { replicas };
-                    check_admission(role, state, &ServiceSpec { mode, ..(*service.spec).clone() })?;
-                }
-                Some(replicas)
-            }
-            ServiceChange::Spec(spec) => {
-                check_admission(role, state, spec)?;
-                spec.replicas()
-            }
-            ServiceChange::Rollback(revision) => {
-                check_rollback(role, state, service, revision)?;
-                None
-            }
-        };
-        if !allow_many_replicas {
-            state.check_replicas(replicas, service.spec.replicas()).map_err(status_of)?;
-        }
+        let service = admit_change(role, &published.state, reference, change, allow_many_replicas)?;
         Ok((service.id, service.version))
     }
+}
+
+/// The service of a write, which accepts that many replicas. The caller may change it, and run what it becomes.
+///
+/// # Errors
+/// There is no such service, or the change is refused.
+pub(super) fn admit_change<'s>(
+    role: UserRole,
+    state: &'s State,
+    reference: &str,
+    change: ServiceChange<'_>,
+    allow_many_replicas: bool,
+) -> Result<&'s Arc<Service>, Problem> {
+    let service = state.find_service(reference).map_err(Refusal::into_problem)?;
+    check_service_admission(role, state, &service.id)?;
+    let replicas = match change {
+        ServiceChange::None => None,
+        ServiceChange::Replicas(replicas) => {
+            // Fewer tasks are always admitted.
+            if service.spec.replicas().is_none_or(|known| replicas > known) {
+                let mode = ServiceMode::Replicated { replicas };
+                check_admission(role, state, &ServiceSpec { mode, ..(*service.spec).clone() })?;
+            }
+            Some(replicas)
+        }
+        ServiceChange::Spec(spec) => {
+            check_admission(role, state, spec)?;
+            spec.replicas()
+        }
+        ServiceChange::Rollback(revision) => {
+            check_rollback(role, state, service, revision)?;
+            None
+        }
+    };
+    if !allow_many_replicas {
+        state.check_replicas(replicas, service.spec.replicas()).map_err(Refusal::into_problem)?;
+    }
+    Ok(service)
 }
 
 #[tonic::async_trait]

@@ -259,7 +259,7 @@ mod tests {
         let run = future_size(|(server, inbound, outbox): Given| {
             server.run(NodeId(warren_types::Id(1)), inbound, outbox)
         });
-        assert!(run <= 1760, "{run} bytes");
+        assert!(run <= 1744, "{run} bytes");
         assert!(size_of::<AssignmentStream>() <= 192, "{} bytes", size_of::<AssignmentStream>());
     }
 }

@@ -77,6 +77,8 @@ struct ReportQueues {
     reports: mpsc::Sender<v1::ReportBatch>,
     conditions: watch::Sender<ReportedConditions>,
     volumes: watch::Sender<ReportedVolumes>,
+    /// Notified when the authority that the node trusts is to be recorded.
+    authority: watch::Sender<()>,
 }
 
 impl SessionHandler<'_> {
@@ -92,12 +94,14 @@ impl SessionHandler<'_> {
         let (reports, waiting) = mpsc::channel(MAX_QUEUED_REPORTS);
         let (conditions, reported) = watch::channel(None);
         let (volumes, held) = watch::channel(None);
-        let queues = ReportQueues { reports, conditions, volumes };
+        let (authority, unrecorded) = watch::channel(());
+        let queues = ReportQueues { reports, conditions, volumes, authority };
         tokio::try_join!(
             self.receive_frames(&mut link, inbound, queues),
             self.replicate_reports(waiting),
             self.replicate_conditions(reported),
             Box::pin(self.replicate_volumes(held)),
+            Box::pin(self.replicate_authority(unrecorded)),
         )?;
         Ok(())
     }
@@ -147,9 +151,8 @@ impl SessionHandler<'_> {
                     link.network.reset();
                 }
                 self.answer_version(link, version).await?;
-                if let Some(digest) = self.unrecorded_authority() {
-                    // Boxed, since it is rare: see `SessionServer::run`.
-                    Box::pin(self.record_authority(digest)).await;
+                if self.unrecorded_authority().is_some() {
+                    queues.authority.send_replace(());
                 }
                 Ok(())
             }
@@ -189,13 +192,19 @@ impl SessionHandler<'_> {
         (self.session.authority() == Some(rotation.digest)).then_some(rotation.digest)
     }
 
-    async fn record_authority(&self, digest: CaDigest) {
-        let (holder, at) = (CaHolder::Node(self.node), self.context.clock.now());
-        let renewal = Command::Ca(CaCommand::RecordRenewal { digest, holder, at });
-        if let Err(error) = self.context.store.propose(renewal).await {
-            // The next request tries again.
-            tracing::info!(node = %self.node, %error, "cannot record which certificate authority the node trusts");
+    async fn replicate_authority(&self, mut unrecorded: watch::Receiver<()>) -> Result<(), Status> {
+        while unrecorded.changed().await.is_ok() {
+            let Some(digest) = self.unrecorded_authority() else { continue };
+            let (holder, at) = (CaHolder::Node(self.node), self.context.clock.now());
+            let renewal = Command::Ca(CaCommand::RecordRenewal { digest, holder, at });
+            if let Err(error) = self.context.store.propose(renewal).await {
+                // The next request tries again.
+                tracing::info!(
+                    node = %self.node, %error, "cannot record which certificate authority the node trusts"
+                );
+            }
         }
+        Ok(())
     }
 
     fn heartbeat(&self, heartbeat: v1::Heartbeat, conditions: &watch::Sender<ReportedConditions>) {

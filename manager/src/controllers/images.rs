@@ -69,13 +69,9 @@ impl ImagePinner {
 
     /// Begins to resolve the image of the service. `published` is the leader's state.
     pub fn reconcile(&self, published: &PublishedState, id: ServiceId) -> RunOutcome {
-        let (revision, import) = match image_step(&published.state, &id) {
-            None => {
-                self.running().remove(&id);
-                return RunOutcome::Done;
-            }
-            Some(ImageStep::UseImport { revision, digest, .. }) => (revision, Some(digest)),
-            Some(ImageStep::AskRegistry { revision, .. }) => (revision, None),
+        let Some(ImageStep { revision, import, .. }) = image_step(&published.state, &id) else {
+            self.running().remove(&id);
+            return RunOutcome::Done;
         };
         let step = RunningStep { revision, import };
         let before = self.running().insert(id, step.clone());
@@ -105,10 +101,10 @@ impl ImagePinner {
                 Err(unresolved) => {
                     failures += 1;
                     let known = match self.may_use_known(&unresolved, id, failures, began.elapsed()) {
-                        true => self.known_digest(id, image_of(&step)).await,
+                        true => self.known_digest(id, &step.image).await,
                         false => None,
                     };
-                    self.pin_known(id, revision, image_of(&step), known, &unresolved).await
+                    self.pin_known(id, revision, &step.image, known, &unresolved).await
                 }
             };
             if is_pinned {
@@ -125,17 +121,12 @@ impl ImagePinner {
     fn next_step(&self, id: ServiceId, revision: u64) -> Option<ImageStep> {
         let is_newest = self.running().get(&id).is_some_and(|running| running.revision == revision);
         let published = self.api.store.read();
-        let step = image_step(&published.state, &id).filter(|_| is_newest && published.role.can_plan)?;
-        let (ImageStep::UseImport { revision: current, .. }
-        | ImageStep::AskRegistry { revision: current, .. }) = &step;
-        (*current == revision).then_some(step)
+        let step = image_step(&published.state, &id)?;
+        (is_newest && published.role.can_plan && step.revision == revision).then_some(step)
     }
 
     async fn digest_of(&self, step: &ImageStep) -> Result<ImageDigest, Unresolved> {
-        let (image, imported) = match step {
-            ImageStep::UseImport { image, digest, .. } => (image, Some(digest)),
-            ImageStep::AskRegistry { image, .. } => (image, None),
-        };
+        let ImageStep { image, import: imported, .. } = step;
         if let Some(digest) = imported {
             let published = self.api.store.read();
             match self.api.import_holders(&published.state, &CanonicalImage::of(image), digest).await {
@@ -252,12 +243,6 @@ impl ImagePinner {
         if running.get(&id).is_some_and(|running| running.revision == revision) {
             running.remove(&id);
         }
-    }
-}
-
-fn image_of(step: &ImageStep) -> &ImageReference {
-    match step {
-        ImageStep::UseImport { image, .. } | ImageStep::AskRegistry { image, .. } => image,
     }
 }
 

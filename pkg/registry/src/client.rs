@@ -18,7 +18,7 @@ use super::error::{RegistryError, error_message};
 use super::retry::AttemptFailure;
 use super::settings::RegistryPolicy;
 use crate::digest::Digest;
-use crate::media_type::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST};
+use crate::media_type::{IMAGE_TYPES, MAX_DOCUMENT};
 use crate::reference::Reference;
 
 const CONTENT_DIGEST: &str = "docker-content-digest";
@@ -138,7 +138,7 @@ impl Repository {
             ManifestSelector::Tag(tag) => tag,
             ManifestSelector::Digest(digest) => digest.as_str(),
         };
-        let accept = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST].join(", ");
+        let accept = IMAGE_TYPES.join(", ");
         self.http.request(method, format!("{}/manifests/{name}", self.base)).header(ACCEPT, accept)
     }
 

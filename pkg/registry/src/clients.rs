@@ -1,4 +1,5 @@
-//! HTTP clients for all registries: one for those on loopback, one for the others.
+//! HTTP clients for all registries: one for those on loopback, one for the others, and one that does not connect to
+//! internal addresses.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

@@ -31,7 +31,7 @@ pub use clients::RegistryClients;
 pub use credentials::RegistryCredentials;
 pub use digest::Digest;
 pub use error::RegistryError;
-pub use media_type::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST};
+pub use media_type::{DOCKER_LIST, DOCKER_MANIFEST, IMAGE_TYPES, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST};
 pub use reference::{InvalidReference, Reference};
 pub use resolve::{ResolveNames, ResolvedName};
 pub use retry::{AttemptFailure, RetryCounter};

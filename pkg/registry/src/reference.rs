@@ -90,14 +90,6 @@ impl Reference {
     pub fn shares_repository(&self, other: &Self) -> bool {
         (&self.domain, &self.path) == (&other.domain, &other.path)
     }
-
-    /// The same repository with another tag.
-    ///
-    /// # Errors
-    /// [`InvalidReference`] when `tag` is malformed.
-    pub fn with_tag(&self, tag: &str) -> Result<Self, InvalidReference> {
-        Self::parse(&format!("{}/{}:{tag}", self.domain, self.path))
-    }
 }
 
 impl fmt::Display for Reference {
@@ -192,14 +184,5 @@ mod tests {
         assert_eq!(tagged.record_name(), "docker.io/library/nginx:1.27");
         assert!(pinned.shares_repository(&tagged));
         assert!(!tagged.shares_repository(&Reference::parse("r.io/library/nginx:1.27").unwrap()));
-    }
-
-    #[test]
-    fn with_tag_keeps_the_repository() {
-        let reference = Reference::parse("r.io:5000/a/b:1").unwrap().with_tag("2").unwrap();
-        assert_eq!(reference.to_string(), "r.io:5000/a/b:2");
-        assert!(reference.with_tag("a/b").is_err());
-        assert_eq!((reference.domain(), reference.path(), reference.tag()), ("r.io:5000", "a/b", Some("2")));
-        assert!(reference.digest().is_none());
     }
 }

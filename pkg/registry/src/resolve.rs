@@ -7,11 +7,9 @@ use crate::clients::RegistryClients;
 use crate::credentials::RegistryCredentials;
 use crate::digest::Digest;
 use crate::error::RegistryError;
-use crate::media_type::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
+use crate::media_type::IMAGE_TYPES;
 use crate::reference::Reference;
 use crate::retry::{AttemptFailure, RetryCounter};
-
-const IMAGE_TYPES: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST];
 
 /// What a name stands for in its registry.
 #[derive(Clone, Debug, PartialEq, Eq)]

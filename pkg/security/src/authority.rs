@@ -42,8 +42,8 @@ pub struct CertificateAuthority {
     certificate: CertificateDer<'static>,
     /// The certificates by which earlier authorities vouch for this one, the newest first.
     chain: Vec<CertificateDer<'static>>,
-    /// The earlier authority, while it is trusted as well.
-    predecessors: Vec<CertificateDer<'static>>,
+    /// The trusted authorities: this one, then the earlier one while it is trusted as well.
+    roots: Roots,
     expires: Duration,
     key: PrivateKey,
     pair: Zeroizing<KeyPair>,
@@ -109,7 +109,7 @@ impl CertificateAuthority {
 
     /// Whether it trusts an earlier authority as well.
     pub fn trusts_predecessors(&self) -> bool {
-        !self.predecessors.is_empty()
+        self.roots.certificates().len() > 1
     }
 
     /// An authority from its certificate and key (both PEM).
@@ -126,7 +126,8 @@ impl CertificateAuthority {
     /// Certificates and key in one PEM text. Secret: it can impersonate any identity of the cluster.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let mut certificates = self.certificate_pem.clone();
-        certificates.extend(self.chain.iter().chain(&self.predecessors).map(pem::write_certificate));
+        let predecessors = self.roots.certificates().iter().skip(1);
+        certificates.extend(self.chain.iter().chain(predecessors).map(pem::write_certificate));
         certificate_bundle::join(&certificates, &self.key)
     }
 
@@ -166,7 +167,9 @@ impl CertificateAuthority {
         let expires = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
         let expires = Duration::from_secs(expires);
         let certificate_pem = pem::write_certificate(&certificate);
-        Ok(Self { cluster, certificate_pem, certificate, chain, predecessors, expires, key, pair })
+        let trusted = predecessors.iter().map(pem::write_certificate);
+        let roots = Roots::parse(&[certificate_pem.clone()].into_iter().chain(trusted).collect::<String>())?;
+        Ok(Self { cluster, certificate_pem, certificate, chain, roots, expires, key, pair })
     }
 
     /// The id of its cluster.
@@ -186,9 +189,7 @@ impl CertificateAuthority {
 
     /// The trusted roots of the members: this one first.
     pub fn roots(&self) -> Roots {
-        let mut roots = self.certificate_pem.clone();
-        roots.extend(self.predecessors.iter().map(pem::write_certificate));
-        Roots::parse(&roots).expect("the certificates were read when the authority was")
+        self.roots.clone()
     }
 
     /// Digest of the certificate, which a join token contains.

@@ -38,7 +38,7 @@ pub struct Trust {
 }
 
 struct Verifiers {
-    roots: Roots,
+    roots: Arc<Roots>,
     retired: Vec<String>,
     servers: Arc<WebPkiServerVerifier>,
     managers: Arc<dyn ClientCertVerifier>,
@@ -56,7 +56,7 @@ impl Verifiers {
             Ok(all) if !retired.is_empty() => clients(&all).build()?,
             _ => Arc::clone(&managers),
         };
-        let (roots, retired) = (roots.clone(), retired.to_vec());
+        let (roots, retired) = (Arc::new(roots.clone()), retired.to_vec());
         Ok(Self { roots, retired, servers: servers.build()?, managers, others })
     }
 }
@@ -90,8 +90,8 @@ impl Trust {
     }
 
     /// The trusted authorities.
-    pub fn roots(&self) -> Roots {
-        self.current.load().roots.clone()
+    pub fn roots(&self) -> Arc<Roots> {
+        Arc::clone(&self.current.load().roots)
     }
 
     /// Notified when the trusted authorities are others.

@@ -32,8 +32,8 @@ pub struct Service {
     pub revision: Arc<Revision>,
     /// Earlier revisions that a rollback can use or that tasks still run, oldest first.
     pub history: Vec<Arc<Revision>>,
-    /// Image digest by revision number. The first worker that resolved the image reports it; from then on
-    /// every task of the revision runs that digest.
+    /// Image digest by revision number, from managers, or from the first report of a worker if workers resolve the
+    /// image. Once it is known, every task of the revision runs that digest.
     pub pins: BTreeMap<u64, ImageDigest>,
     /// Being removed: its tasks are removed first, then the service.
     pub removing: bool,

@@ -112,7 +112,7 @@ async fn serve(
     context.data_address.record_connection(dialled_from.as_deref());
     let mut data_address = context.data_address.subscribe();
     data_address.borrow_and_update();
-    line.send(Frame::Hello(hello(context, dialled_from.as_deref()).await)).await?;
+    line.send(Frame::Hello(Box::new(hello(context, dialled_from.as_deref()).await))).await?;
     line.clock_probe.record_request();
     let welcomed = timeout(WELCOME_DEADLINE, async {
         let opened = client.establish(ReceiverStream::new(queue)).await.map_err(SessionEnd::Refused)?;

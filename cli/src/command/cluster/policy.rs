@@ -23,7 +23,7 @@ async fn show(global: &GlobalArgs) -> Result<(), CommandError> {
     let what = "the admission policy was not shown";
     let client = connect(global, what).await?;
     let info = client.cluster().info().await.map_err(|error| from_client(what, error))?;
-    output::print_document(global.output, &admission_policy_document(&admission_policy(info)?))
+    output::print_document(global.output, &admission_policy_document(&admission_policy(&info)?))
 }
 
 async fn set(global: &GlobalArgs, policy: AdmissionPolicy, what: &str) -> Result<(), CommandError> {

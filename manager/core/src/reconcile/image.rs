@@ -14,34 +14,23 @@ const MAX_REASON: usize = 1000;
 
 /// How managers learn what the image of a service's current revision is. [`pin_command`] records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageStep {
-    /// A user imported it with this digest, which is used as long as a node has it.
-    UseImport {
-        /// Number of the revision.
-        revision: u64,
-        /// The image.
-        image: ImageReference,
-        /// What the import gave its name.
-        digest: ImageDigest,
-    },
-    /// Its registry is asked.
-    AskRegistry {
-        /// Number of the revision.
-        revision: u64,
-        /// The image.
-        image: ImageReference,
-    },
+pub struct ImageStep {
+    /// Number of the revision.
+    pub revision: u64,
+    /// The image.
+    pub image: ImageReference,
+    /// What a user's import gave its name, which is used as long as a node has it; `None`: its registry is asked.
+    pub import: Option<ImageDigest>,
 }
 
 /// The next step for the image of the service's current revision; `None` if that is pinned, or workers resolve it.
 pub fn image_step(state: &State, id: &ServiceId) -> Option<ImageStep> {
     let service = state.service(id).filter(|service| awaits_managers(service))?;
     let (revision, task) = (service.revision.number, &service.revision.task);
-    let (image, imported) = (task.image.clone(), state.imported_image(&CanonicalImage::of(&task.image)));
-    Some(match imported.filter(|_| task.pull != PullPolicy::Always) {
-        Some(imported) => ImageStep::UseImport { revision, image, digest: imported.digest.clone() },
-        None => ImageStep::AskRegistry { revision, image },
-    })
+    let imported = state.imported_image(&CanonicalImage::of(&task.image));
+    let imported = imported.filter(|_| task.pull != PullPolicy::Always);
+    let import = imported.map(|imported| imported.digest.clone());
+    Some(ImageStep { revision, image: task.image.clone(), import })
 }
 
 /// The digest that an earlier revision of the service had for the same image.

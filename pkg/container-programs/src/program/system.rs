@@ -55,7 +55,9 @@ pub fn inherited_file(fd: c_int) -> ManuallyDrop<File> {
 pub fn poll_readable(fds: [Option<c_int>; 2], timeout: Option<Duration>) -> [bool; 2] {
     // The kernel ignores negative descriptors.
     let mut polled = fds.map(|fd| PollFd { fd: fd.unwrap_or(-1), events: POLLIN, revents: 0 });
-    let timeout = timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX));
+    // Rounded up, so that a caller with a deadline does not poll without a pause just before it.
+    let millis = timeout.map(|timeout| timeout.as_nanos().div_ceil(1_000_000));
+    let timeout = millis.map_or(-1, |millis| c_int::try_from(millis).unwrap_or(c_int::MAX));
     // SAFETY: the pointer and the count describe `polled`, which outlives the call.
     let ready = unsafe { poll(polled.as_mut_ptr(), polled.len() as c_ulong, timeout) };
     // After an interruption the result is undefined; the caller polls again.

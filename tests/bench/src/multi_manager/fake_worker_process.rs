@@ -253,7 +253,7 @@ impl FakeWorker {
         let (frames, queue) = mpsc::channel(QUEUE);
         let hello =
             v1::Hello { description: Some(description(self.number)), version: *has, ..Default::default() };
-        send(&frames, ToManager::Hello(hello)).await?;
+        send(&frames, ToManager::Hello(Box::new(hello))).await?;
         let established = timeout(WELCOME, client.establish(ReceiverStream::new(queue)));
         let mut inbound = established.await??.into_inner();
         let (mut states, mut reports, mut network_version) = (BTreeMap::new(), 0, None);

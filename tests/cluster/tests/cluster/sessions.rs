@@ -140,7 +140,7 @@ async fn an_idle_cluster_writes_nothing() {
 async fn invalid_worker_frame_ends_the_session() {
     let world = ManagerFixture::new().await;
     for (frame, code) in [
-        (Some(Say::Hello(v1::Hello::default())), Code::InvalidArgument),
+        (Some(Say::Hello(Box::default())), Code::InvalidArgument),
         (None, Code::Unimplemented),
         (
             Some(Say::Reports(v1::ReportBatch { number: 1, reports: vec![Default::default(); 4097] })),

@@ -6,6 +6,7 @@ use tokio::time::timeout;
 use tonic::Code;
 use warren_client::{Client, Error, JoinToken, UserChange};
 use warren_proto::v1::cluster_client::ClusterClient;
+use warren_proto::v1::forecast_write::Write;
 use warren_proto::v1::users_client::UsersClient;
 use warren_proto::{Problem, v1};
 use warren_security::{CertificateRequest, PrivateKey};
@@ -197,6 +198,19 @@ async fn registries_and_amounts_bound_what_operators_start() {
     ] {
         let why = reason(refused);
         assert!(why.contains(rule), "{rule}: {why}");
+    }
+    let create = v1::CreateServiceRequest {
+        id: new_id().to_string(),
+        spec: Some((&archive).into()),
+        allow_many_replicas: false,
+    };
+    let (reference, spec_of_other) = ("web".to_owned(), Some((&other).into()));
+    let update = v1::UpdateServiceRequest { reference, spec: spec_of_other, ..Default::default() };
+    let writes = [Write::CreateService(create), Write::UpdateService(update)];
+    let writes = writes.map(|write| v1::ForecastWrite { write: Some(write) });
+    for outcome in services.forecast(writes.into(), true).await.unwrap().outcomes {
+        assert_eq!(outcome.refusal_reason, "NOT_ADMITTED", "{outcome:?}");
+        assert!(outcome.refusal.contains("operator.registries"), "{outcome:?}");
     }
     let images = operator.images();
     let import = images.import(Vec::new(), std::io::Cursor::new(b"archive".to_vec())).await;

@@ -86,7 +86,7 @@ impl ScriptedWorker {
         let mut client = SessionsClient::new(channel);
         let (frames, queue) = mpsc::channel(64);
         let hello = v1::Hello { description: Some(described.into()), version, ..Default::default() };
-        frames.send(v1::WorkerFrame { frame: Some(Say::Hello(hello)) }).await.unwrap();
+        frames.send(v1::WorkerFrame { frame: Some(Say::Hello(Box::new(hello))) }).await.unwrap();
         let inbound = client.establish(ReceiverStream::new(queue)).await.unwrap().into_inner();
         let (welcome, tasks) = (v1::Welcome::default(), BTreeMap::new());
         let (network, pending_streams) = (NetworkView::default(), VecDeque::new());

@@ -148,7 +148,7 @@ fn report_of_worker_never_pins_what_managers_resolve() {
     );
     cluster.report(old);
     assert_eq!((assigned_digest(&cluster, 1), assigned_digest(&cluster, 2)), (None, None));
-    let step = ImageStep::AskRegistry { revision: 1, image: "demo:1".parse().unwrap() };
+    let step = ImageStep { revision: 1, image: "demo:1".parse().unwrap(), import: None };
     assert_eq!(next_step(&cluster), Some(step));
     pin(&mut cluster, 1, digest('b'));
     for number in 1..=2 {
@@ -203,7 +203,7 @@ fn imported_image_is_used_instead_of_registry() {
     let mut cluster = placed_by_managers();
     record_import(&mut cluster, "demo:1", Some(digest('a')));
     let image = "demo:1".parse().unwrap();
-    assert_eq!(next_step(&cluster), Some(ImageStep::UseImport { revision: 1, image, digest: digest('a') }));
+    assert_eq!(next_step(&cluster), Some(ImageStep { revision: 1, image, import: Some(digest('a')) }));
     pin(&mut cluster, 1, digest('a'));
     assert_eq!(assigned_digest(&cluster, 1), Some(digest('a')));
     // The same image by another name; the next import gives it another digest.
@@ -216,13 +216,13 @@ fn imported_image_is_used_instead_of_registry() {
     assert_eq!(next_step(&cluster), None, "what runs is not changed");
     update(&mut cluster, true, |_| ());
     let image = "demo:1".parse().unwrap();
-    assert_eq!(next_step(&cluster), Some(ImageStep::UseImport { revision: 2, image, digest: digest('b') }));
+    assert_eq!(next_step(&cluster), Some(ImageStep { revision: 2, image, import: Some(digest('b')) }));
     // A user wants that of the registry; or the import is removed.
     update(&mut cluster, true, |spec| spec.task.pull = PullPolicy::Always);
-    assert!(matches!(next_step(&cluster), Some(ImageStep::AskRegistry { revision: 3, .. })));
+    assert!(matches!(next_step(&cluster), Some(ImageStep { revision: 3, import: None, .. })));
     update(&mut cluster, true, |spec| spec.task.pull = PullPolicy::Missing);
     record_import(&mut cluster, "demo:1", None);
-    assert!(matches!(next_step(&cluster), Some(ImageStep::AskRegistry { revision: 4, .. })));
+    assert!(matches!(next_step(&cluster), Some(ImageStep { revision: 4, import: None, .. })));
     assert_eq!(cluster.state.imported_images().count(), 0);
 }
 
@@ -238,7 +238,7 @@ fn update_without_another_image_keeps_its_digest() {
     // Forced, the registry is asked again; that the earlier one is known helps if it does not answer.
     update(&mut cluster, true, |_| ());
     assert_eq!((pin_of(&cluster, 3), earlier_pin(&cluster.state, &service_id(1))), (None, Some(digest('a'))));
-    assert!(matches!(next_step(&cluster), Some(ImageStep::AskRegistry { revision: 3, .. })));
+    assert!(matches!(next_step(&cluster), Some(ImageStep { revision: 3, import: None, .. })));
     cluster.update_image(1, "demo:2");
     assert_eq!(earlier_pin(&cluster.state, &service_id(1)), None, "of another image");
     update(&mut cluster, false, |spec| spec.task.resolve_image = ImageResolver::Worker);

@@ -93,16 +93,14 @@ impl ClusterSimulation {
     fn resolve_image(&self, host: usize, id: &ServiceId, now: Timestamp) -> ReconcilePlan {
         let Some(run) = self.process(host) else { return ReconcilePlan::default() };
         let state = run.state();
-        let command = match image_step(state, id) {
-            None => return ReconcilePlan::default(),
-            Some(ImageStep::UseImport { revision, digest, .. }) => {
-                pin_command(state, *id, revision, digest, now)
-            }
-            Some(ImageStep::AskRegistry { revision, image }) => {
-                let reference = format!("{image}-of-managers").parse().expect("a valid reference");
-                pin_command(state, *id, revision, self.workers[0].resolve(&reference), now)
-            }
+        let Some(ImageStep { revision, image, import }) = image_step(state, id) else {
+            return ReconcilePlan::default();
         };
+        let digest = import.unwrap_or_else(|| {
+            let reference = format!("{image}-of-managers").parse().expect("a valid reference");
+            self.workers[0].resolve(&reference)
+        });
+        let command = pin_command(state, *id, revision, digest, now);
         ReconcilePlan { commands: vec![command], ..ReconcilePlan::default() }
     }
 

@@ -169,7 +169,7 @@ const PLANTED: [(PlantedDefect, &str, u64); 14] = [
     (PlantedDefect::TrustLocalClock, "converges", 32),
     (PlantedDefect::PromoteLaggingMember, "only members that caught up vote", 37),
     (PlantedDefect::AllowEvenVoters, "the number of voters is odd", 0),
-    (PlantedDefect::KeepIncarnation, "nobody is sent to another owner's address", 124),
+    (PlantedDefect::KeepIncarnation, "addresses and ports have one owner", 1056),
     (PlantedDefect::IgnoreAssignmentVersion, "assignment versions only increase", 1),
     (PlantedDefect::AnswerFromNewestState, "answers show the caller's own write", 2),
     (PlantedDefect::AnswerWithNewestVersion, "returned versions are unique", 2),

@@ -2,8 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use warren_registry::{
-    DOCKER_LIST, DOCKER_MANIFEST, Digest, FetchedManifest, MAX_DOCUMENT, ManifestSelector, OCI_INDEX,
-    OCI_MANIFEST, Reference, Repository,
+    Digest, FetchedManifest, IMAGE_TYPES, MAX_DOCUMENT, ManifestSelector, Reference, Repository,
 };
 
 use super::progress::ProgressSender;
@@ -89,8 +88,7 @@ fn effective_media_type(digest: &Digest, header: &str, bytes: &[u8]) -> Result<&
         return Err(Error::Unsupported { what, advice: "push it again with a current tool" });
     }
     let own = media_type.as_deref().unwrap_or(header);
-    const KNOWN_MEDIA_TYPES: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST];
-    match KNOWN_MEDIA_TYPES.into_iter().find(|known| *known == own) {
+    match IMAGE_TYPES.into_iter().find(|known| *known == own) {
         Some(known) if known == header => Ok(known),
         Some(known) => {
             let reason = format!("the registry reports {header:?}, the document {known:?}");

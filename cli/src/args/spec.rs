@@ -150,6 +150,10 @@ pub struct ResourceFlags {
     /// Size of /dev/shm [default: 64MiB]
     #[arg(long, value_name = "BYTES", value_parser = setting(str::parse::<Bytes>))]
     pub shm_size: Option<Setting<Bytes>>,
+    /// Limit of what a task writes to its own file system, like 2G, without volumes; a task beyond it fails [default:
+    /// unlimited]
+    #[arg(long, value_name = "BYTES", value_parser = setting(str::parse::<Bytes>))]
+    pub storage_limit: Option<Setting<Bytes>>,
     /// OOM score adjustment, -1000 to 1000; tasks with higher values are killed first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = setting(str::parse::<i32>))]
     pub oom_score_adj: Option<Setting<i32>>,

@@ -427,6 +427,7 @@ impl ContainerView {
             "NanoCpus": limits.cpu.map_or(0, |cpu| cpu.0.saturating_mul(1_000_000)), "Init": spec.init,
             "OomScoreAdj": spec.oom_score_adj.unwrap_or(0), "PidsLimit": limits.pids.unwrap_or(0),
             "Sysctls": spec.sysctls, "ShmSize": spec.shm_size.map_or(0, |size| size.0), "Runtime": "runc",
+            "StorageOpt": spec.storage_limit.map(|limit| json!({"size": limit.0.to_string()})),
         });
         let config = json!({
             "Hostname": spec.hostname, "User": container.user.unwrap_or_default(), "Tty": spec.tty,

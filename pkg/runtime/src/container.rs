@@ -86,6 +86,9 @@ pub struct ContainerSpec {
     pub sysctls: BTreeMap<String, String>,
     /// Size of `/dev/shm`; `None` is 64 MiB.
     pub shm_size: Option<Bytes>,
+    /// What its writable layer may hold. The kernel refuses to write more where the file system of the layers has
+    /// project quotas; elsewhere nothing does: see [`Runtime::layer_usage`](crate::Runtime::layer_usage).
+    pub storage_limit: Option<Bytes>,
     /// -1000 to 1000; the kernel kills processes with higher values first when memory runs out. `None`:
     /// containerd's default.
     pub oom_score_adj: Option<i32>,
@@ -144,6 +147,7 @@ impl ContainerSpec {
             ulimits: Vec::new(),
             sysctls: BTreeMap::new(),
             shm_size: None,
+            storage_limit: None,
             oom_score_adj: None,
             privileged: false,
             cap_add: Vec::new(),

@@ -13,6 +13,7 @@ mod exec;
 mod gc;
 mod input_pipe;
 mod inspect;
+mod layer;
 mod locks;
 mod oci_runtime;
 mod orphan_dirs;
@@ -25,7 +26,7 @@ mod sweep;
 mod view;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -42,6 +43,7 @@ use crate::container::{
 use crate::error::Error;
 use crate::exec::{AttachedProcess, ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
+use crate::layer_usage::LayerUsage;
 use crate::process_list::{self, ContainerProcess};
 use crate::spec::{HostFeatures, cgroup_path};
 use crate::usage::{ContainerUsage, UsageCounters};
@@ -131,6 +133,8 @@ struct Inner {
     exec_dirs: exec::ExecDirs,
     /// Notified after a removal.
     removed: Arc<Notify>,
+    /// The directory of the writable layers, once it is known.
+    layer_root: OnceLock<PathBuf>,
     _forwarder: process_watcher::AbortOnDrop,
     _collector: process_watcher::AbortOnDrop,
 }
@@ -185,6 +189,7 @@ impl ContainerdRuntime {
             views: view::Views::default(),
             exec_dirs: exec::ExecDirs::default(),
             removed,
+            layer_root: OnceLock::new(),
             _forwarder: pump,
             _collector: collector,
         };
@@ -246,6 +251,19 @@ impl Runtime for ContainerdRuntime {
         self.shared.usage_counters.as_ref()?.usage(&cgroup, Path::new("/proc"))
     }
 
+    async fn layer_usage(&self, id: &ContainerId) -> Result<Option<LayerUsage>> {
+        self.shared.layer_usage(id).await
+    }
+
+    async fn layer_root(&self) -> Result<Option<PathBuf>> {
+        self.shared.layer_root().await
+    }
+
+    async fn remove_layer(&self, id: &ContainerId) -> Result<()> {
+        let _turn = self.shared.locks.lock_shared(id).await;
+        self.shared.remove_layer(id).await
+    }
+
     fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess> {
         let cgroup = cgroup_path(&self.shared.settings.cgroup_parent, id);
         process_list::read(&self.shared.cgroups.processes(&cgroup), Path::new("/proc"))
@@ -279,6 +297,7 @@ impl Runtime for ContainerdRuntime {
     async fn sweep_orphans(&self) -> Result<SweepReport> {
         let mut swept = self.shared.sweep_orphans().await?;
         self.shared.sweep_views(&mut swept).await?;
+        self.shared.sweep_quotas().await?;
         self.shared.sweep_execs(&mut swept).await;
         Ok(swept)
     }

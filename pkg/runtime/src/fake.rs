@@ -28,6 +28,7 @@ use crate::container::{
 use crate::error::Error;
 use crate::exec::{AttachedProcess, ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
+use crate::layer_usage::LayerUsage;
 use crate::process_list::ContainerProcess;
 use crate::usage::ContainerUsage;
 use crate::{Reference, Result, Runtime};
@@ -57,6 +58,7 @@ struct State {
     orphans: BTreeSet<ContainerId>,
     next_pid_offset: u32,
     usage: HashMap<ContainerId, ContainerUsage>,
+    layers: HashMap<ContainerId, LayerUsage>,
     specs: HashMap<ContainerId, ContainerSpec>,
     execs: usize,
     inputs: HashMap<ContainerId, FakeInput>,
@@ -112,6 +114,11 @@ impl FakeRuntime {
             Some(usage) => drop(state.usage.insert(id.clone(), usage)),
             None => drop(state.usage.remove(id)),
         }
+    }
+
+    /// Sets what the writable layer of a container uses.
+    pub fn set_layer_usage(&self, id: &ContainerId, usage: LayerUsage) {
+        self.state().layers.insert(id.clone(), usage);
     }
 
     /// Makes the runtime unavailable or available again. Its containers keep running.
@@ -390,6 +397,33 @@ impl Runtime for FakeRuntime {
 
     fn usage(&self, id: &ContainerId) -> Option<ContainerUsage> {
         self.state().usage.get(id).copied()
+    }
+
+    async fn layer_usage(&self, id: &ContainerId) -> Result<Option<LayerUsage>> {
+        let state = self.state();
+        let has_layer = state.containers.get(id).is_some_and(|container| container.status.has_snapshot);
+        Ok(has_layer.then(|| state.layers.get(id).copied().unwrap_or_default()))
+    }
+
+    /// In memory.
+    async fn layer_root(&self) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    async fn remove_layer(&self, id: &ContainerId) -> Result<()> {
+        self.call(RuntimeOperation::RemoveLayer, |state| {
+            let Some(container) = state.containers.get_mut(id) else { return Ok(()) };
+            match container.status.process {
+                ProcessState::Absent => container.status.has_snapshot = false,
+                ProcessState::Stopped(_) => {}
+                _ => {
+                    let found = "it has a process; signal it and wait for its end first".to_owned();
+                    return Err(Error::Conflict { action: "remove the layer of", id: id.to_string(), found });
+                }
+            }
+            state.layers.remove(id);
+            Ok(())
+        })
     }
 
     /// The first process alone.

@@ -25,16 +25,21 @@ pub mod fake;
 mod host_check;
 mod host_process;
 mod image_files;
+mod layer_usage;
+mod oom_score;
 mod open_files;
 mod pidfd;
 mod process_list;
 mod programs;
+mod quota;
 mod rootfs;
 mod spec;
 pub mod supervise;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod usage;
+
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -52,6 +57,8 @@ pub use exec::{
 };
 pub use host_check::{MIN_KERNEL, kernel_release, major_minor};
 pub use image_files::{ContainerUser, ImageFiles};
+pub use layer_usage::LayerUsage;
+pub use oom_score::lower_oom_score;
 pub use open_files::raise_open_files_limit;
 pub use process_list::ContainerProcess;
 pub use usage::ContainerUsage;
@@ -118,6 +125,20 @@ pub trait Runtime: Send + Sync + 'static {
     fn usage(&self, _id: &ContainerId) -> Option<ContainerUsage> {
         None
     }
+
+    /// What the writable layer of a container uses; `None` without one. Looks at each of its files, except those that
+    /// are deleted and still open: the more there are, the longer it takes. After a minute it is at least so much.
+    async fn layer_usage(&self, id: &ContainerId) -> Result<Option<LayerUsage>>;
+
+    /// The directory on the disk of the writable layers; `None` before the first container, or if they are on none.
+    async fn layer_root(&self) -> Result<Option<PathBuf>>;
+
+    /// Removes the writable layer of a container without a process, and keeps its record: [`Runtime::ensure_created`]
+    /// creates another one. Of an ended process that was not deleted, only the files are removed.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if there is a process.
+    async fn remove_layer(&self, id: &ContainerId) -> Result<()>;
 
     /// The processes of the container, by pid; none without a running process. Reads a few small kernel files for each.
     fn processes(&self, id: &ContainerId) -> Vec<ContainerProcess>;

@@ -20,6 +20,8 @@ mod images;
 mod input;
 #[path = "suite/inside.rs"]
 mod inside;
+#[path = "suite/layers.rs"]
+mod layers;
 #[path = "suite/logger.rs"]
 mod logger;
 #[path = "suite/mounts.rs"]

@@ -169,6 +169,7 @@ impl AdmissionRules {
             hosts: _,
             tty: _,
             stdin: _,
+            storage_limit: _,
             init: _,
             stop_signal: _,
             drain_delay: _,

@@ -231,7 +231,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
         limits_and_reservations(),
         ulimits(),
         sysctls,
-        option::of(4096..1u64 << 40),
+        (option::of(4096..1u64 << 40), option::of(1u64 << 20..1 << 40)),
         option::of(-1000..=1000),
     );
     let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined]);
@@ -248,12 +248,12 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
         |(image, (pull, resolve_image), process, life, rest, rights)| {
             let (command, args, env, workdir, user, groups, hostname, container_labels) = process;
             let (hosts, stop_signal, (drain_delay, stop_grace), restart, logs, on_disconnect, (network, dns)) = life;
-            let ((limits, reservations), ulimits, sysctls, shm_size, oom_score_adj) = rest;
+            let ((limits, reservations), ulimits, sysctls, (shm_size, storage_limit), oom_score_adj) = rest;
             let (switches, cap_add, cap_drop, seccomp, storage) = rights;
             let (devices, mounts, secrets, configs, health) = storage;
             let [tty, stdin, init, privileged, no_new_privileges, read_only] = switches;
             let allow_metadata = tty && network.has_address();
-            let shm_size = shm_size.map(Bytes);
+            let (shm_size, storage_limit) = (shm_size.map(Bytes), storage_limit.map(Bytes));
             let hook = |command: &Vec<String>| {
                 let (env, workdir, user) = (env.clone(), workdir.clone(), user.clone());
                 LifecycleHook { command: command.clone(), env, workdir, user }
@@ -286,6 +286,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 ulimits,
                 sysctls,
                 shm_size,
+                storage_limit,
                 oom_score_adj,
                 privileged,
                 cap_add,

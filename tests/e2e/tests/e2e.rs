@@ -51,6 +51,7 @@ mod e2e {
     pub mod secrets;
     pub mod stack_builds;
     pub mod stacks;
+    pub mod storage_limit;
     pub mod task_document;
     pub mod telemetry;
     pub mod three_managers;

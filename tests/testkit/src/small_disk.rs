@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::statvfs;
@@ -24,12 +25,32 @@ impl SmallDisk {
     pub fn new(directory: &Path, mebibytes: u64) -> SmallDisk {
         let (image, mounted) = (directory.join("small-disk"), SmallDisk::mount_point(directory));
         let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
-        made.and_then(|()| std::fs::create_dir(&mounted))
+        made.and_then(|()| std::fs::create_dir_all(&mounted))
             .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
         let (from, to) = (image.to_string_lossy(), mounted.to_string_lossy());
         tool::run("mkfs.ext4", ["-q", "-m", "0", &from]);
         tool::run("mount", ["-o", "loop", &from, &to]);
         SmallDisk { mounted }
+    }
+
+    /// As [`SmallDisk::new`], with project quotas. `false`: the kernel has none for ext4, so the disk has none.
+    #[must_use]
+    #[track_caller]
+    pub fn with_quotas(directory: &Path, mebibytes: u64) -> (SmallDisk, bool) {
+        let (image, mounted) = (directory.join("quota-disk"), SmallDisk::mount_point(directory));
+        let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
+        made.and_then(|()| std::fs::create_dir(&mounted))
+            .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
+        tool::run(
+            "mkfs.ext4",
+            ["-q", "-m", "0", "-O", "quota,project", "-E", "quotatype=prjquota", &image.to_string_lossy()],
+        );
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "loop,prjquota"]).arg(&image).arg(&mounted);
+        match tool::stdout(mount, tool::DEADLINE) {
+            Ok(_) => (SmallDisk { mounted }, true),
+            Err(_) => (SmallDisk::new(directory, mebibytes), false),
+        }
     }
 
     /// The mount point for a disk in `directory`.

@@ -44,6 +44,8 @@ pub enum Action {
     Kill,
     /// Delete the process that exited or was never started; record and root filesystem stay.
     DeleteProcess,
+    /// Remove the writable layer, of which an ended task needs nothing; the record stays.
+    RemoveLayer,
     /// Remove record and root filesystem.
     RemoveContainer,
     /// Undo [`Action::EnsureNetwork`].
@@ -94,6 +96,7 @@ pub enum ActionKind {
     SignalStop,
     Kill,
     DeleteProcess,
+    RemoveLayer,
     RemoveContainer,
     RemoveNetwork,
     RemoveSecretObjects,
@@ -120,6 +123,7 @@ impl Action {
             Self::SignalStop => ActionKind::SignalStop,
             Self::Kill => ActionKind::Kill,
             Self::DeleteProcess => ActionKind::DeleteProcess,
+            Self::RemoveLayer => ActionKind::RemoveLayer,
             Self::RemoveContainer => ActionKind::RemoveContainer,
             Self::RemoveNetwork => ActionKind::RemoveNetwork,
             Self::RemoveSecretObjects => ActionKind::RemoveSecretObjects,
@@ -183,6 +187,7 @@ impl fmt::Display for ActionKind {
             Self::SignalStop => "sending stop signal",
             Self::Kill => "killing container",
             Self::DeleteProcess => "deleting exited process",
+            Self::RemoveLayer => "removing writable layer",
             Self::RemoveContainer => "removing container",
             Self::RemoveNetwork => "removing network",
             Self::RemoveSecretObjects => "removing secrets and configs",

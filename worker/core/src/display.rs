@@ -55,6 +55,19 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
+/// A size of files, rounded up for people: `850 B`, `2.3 GB`.
+pub fn format_size(size: Bytes) -> String {
+    let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
+    let Some((name, unit)) = units.into_iter().find(|(_, unit)| size.0 >= *unit) else {
+        return format!("{} B", size.0);
+    };
+    let tenths = size.0.div_ceil(unit / 10);
+    match tenths % 10 {
+        0 => format!("{} {name}", tenths / 10),
+        tenth => format!("{}.{tenth} {name}", tenths / 10),
+    }
+}
+
 /// Time of day, for moments that are at most minutes away: `14:03:07 UTC`.
 pub fn format_time_of_day(at: Timestamp) -> String {
     let seconds = at.0 / 1000 % 86_400;
@@ -105,6 +118,23 @@ mod tests {
         assert!(exit_hint(&spec, Some(failed), soon).unwrap().contains("mode 0400 and belongs to uid 999;"));
         spec.secrets[0].mode = Some(0o444);
         assert_eq!(exit_hint(&spec, Some(failed), soon), None);
+    }
+
+    #[test]
+    fn sizes_are_rounded_up() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1 kB"),
+            (20_000_000, "20 MB"),
+            (20_000_001, "20.1 MB"),
+            (2_300_000_000, "2.3 GB"),
+            (2 << 30, "2.2 GB"),
+            (5_000_000_000_000, "5 TB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(format_size(Bytes(bytes)), text);
+        }
     }
 
     #[test]

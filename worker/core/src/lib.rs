@@ -5,8 +5,8 @@
 //! and records the results in [`ObservedTask`]. It executes one action at a time, each idempotent, so that
 //! after a crash between two actions some action is only repeated. Start reading at [`step()`], then
 //! [`ObservedTask`]; [`AttemptHistory`] survives the agent. Next to the tasks there are the desired state of
-//! the node ([`DesiredState`]), the reports not acknowledged yet ([`Outbox`]) and the time without contact
-//! ([`ConnectivityTracker`]).
+//! the node ([`DesiredState`]), the reports not acknowledged yet ([`Outbox`]), the time without contact
+//! ([`ConnectivityTracker`]) and the limits of writable layers ([`LayerDisk`]).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -22,6 +22,7 @@ mod report_order;
 mod restart;
 mod retention;
 mod step;
+mod writable_layer;
 
 pub use action::{Action, ActionKind, HookKind};
 pub use attempt_history::{AttemptHistory, AttemptPhase, ParseAttemptHistoryError, TerminalState};
@@ -36,3 +37,4 @@ pub use report::{build_report, should_report};
 pub use report_order::supersedes;
 pub use retention::{StoredLog, logs_to_remove};
 pub use step::{NextStep, resolved_digest, step};
+pub use writable_layer::{LayerDisk, MeasuredLayer, limit_excess, next_measurement, next_round};

@@ -36,6 +36,8 @@ pub struct ObservedTask {
     pub volumes: ResourceState,
     /// The files of its secrets and configs.
     pub secret_objects: ResourceState,
+    /// The writable layer of its container. Only its absence matters.
+    pub layer: ResourceState,
     /// The result of this agent's health checks of the running process; `None` before the first check has
     /// ended.
     pub observed_health: Option<HealthObservation>,
@@ -61,6 +63,8 @@ pub struct ObservedTask {
     pub disconnected_for: Option<Duration>,
     /// The bootstrap service that the task waits for before its process is started.
     pub awaited_service: Option<ServiceName>,
+    /// Why its node ends it, because of what its writable layer has.
+    pub eviction: Option<String>,
 }
 
 /// How far hooks are.
@@ -237,6 +241,7 @@ impl ObservedTask {
             files: ResourceState::Unknown,
             volumes: ResourceState::Unknown,
             secret_objects: ResourceState::Unknown,
+            layer: ResourceState::Unknown,
             observed_health: None,
             ports: PortState::Unknown,
             history: AttemptHistory::default(),
@@ -249,6 +254,7 @@ impl ObservedTask {
             accepted_at: now,
             disconnected_for: None,
             awaited_service: None,
+            eviction: None,
         }
     }
 
@@ -404,7 +410,10 @@ impl ObservedTask {
             Action::ReservePorts => self.ports = PortState::Reserved,
             Action::RouteTraffic => self.ports = PortState::Routed,
             Action::ReleasePorts => self.ports = PortState::Released,
-            Action::EnsureContainer => self.set_container(ContainerState::Created),
+            Action::EnsureContainer => {
+                self.set_container(ContainerState::Created);
+                self.layer = ResourceState::Present;
+            }
             Action::Start => self.set_container(ContainerState::Running { since: now }),
             Action::RecordHistory(history) => self.history = history.clone(),
             Action::RunHooks(HookKind::PostStart) => self.post_start = HookProgress::Running { since: now },
@@ -420,7 +429,11 @@ impl ObservedTask {
                 self.mark_stale();
             }
             Action::DeleteProcess => self.set_container(ContainerState::Recorded),
-            Action::RemoveContainer => self.set_container(ContainerState::Absent),
+            Action::RemoveLayer => self.layer = ResourceState::Absent,
+            Action::RemoveContainer => {
+                self.set_container(ContainerState::Absent);
+                self.layer = ResourceState::Absent;
+            }
         }
         match action.kind() {
             // Both are done again after each failed creation of the container, and do not end its delay.
@@ -455,6 +468,7 @@ impl ObservedTask {
             _ => (),
         }
         if verb == ActionKind::EnsureContainer {
+            self.layer = ResourceState::Unknown;
             // The image may have been deleted meanwhile, or what the task mounts.
             self.image = ImageState::Unknown;
             self.volumes = ResourceState::Unknown;

@@ -47,6 +47,9 @@ pub fn step(desired: Option<&TaskAssignment>, found: &ObservedTask, now: Timesta
     let hooks = desired.is_some_and(|task| !task.spec.pre_stop.is_empty() && found.is_set_up(task));
     let stopping = StopPlan { drain, hooks, grace, extent: StopScope::KeepRecord, disconnected_for: None };
     match desired {
+        Some(task) if task.desired <= DesiredTaskState::Running && !ended && found.eviction.is_some() => {
+            evict(task, found, now)
+        }
         Some(task) if task.desired <= DesiredTaskState::Running && !ended => {
             match DisconnectLimit::of(task, found) {
                 DisconnectLimit::Unlimited => start_task(task, found, now),
@@ -101,6 +104,30 @@ fn stop_disconnected(
             let withdraw = may_serve.then_some(Action::ReservePorts);
             first_without_backoff(withdraw, found, now)
         }
+    }
+}
+
+/// Its node ends it because of its writable layer: by SIGKILL, since it may go on to write. The layer is removed before
+/// the end is recorded, which a full disk may prevent until then.
+fn evict(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> NextStep {
+    let (rest, may_have_layer) = match found.container {
+        ContainerState::Running { .. } => {
+            let killed_at = found.stop.and_then(|stop| stop.killed_at);
+            let due =
+                killed_at.map_or(Due::Now, |at| check_due(at + KILL_RETRY_DELAY, now, KILL_RETRY_DELAY));
+            return when_due(due, Action::Kill, found, now);
+        }
+        ContainerState::Stopped { exit, at } => (after_exit(task, found, exit, at, now), true),
+        container => {
+            let history = history_after_exit(task, found, found.history.exit, now);
+            (record_history(history, found, now), container == ContainerState::Recorded)
+        }
+    };
+    let layer = (may_have_layer && found.layer != ResourceState::Absent).then_some(Action::RemoveLayer);
+    match first_without_backoff(layer, found, now) {
+        NextStep::Do(action) => NextStep::Do(action),
+        NextStep::WaitUntil(moment) => step_until(rest, moment),
+        NextStep::Settled => rest,
     }
 }
 
@@ -256,6 +283,10 @@ fn history_after_exit(
     exit: Option<TaskExit>,
     at: Timestamp,
 ) -> AttemptHistory {
+    if let Some(reason) = &found.eviction {
+        let history = found.history.with_end(at, TerminalState::Failed, reason.clone());
+        return AttemptHistory { exit, ..history };
+    }
     let next =
         restart::next_after_exit(&task.spec.restart, &found.history, exit, at, task.spec.limits.memory);
     let hint = display::exit_hint(&task.spec, exit, next.last_run(at));
@@ -356,12 +387,16 @@ fn stop_task(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> NextSt
             with_backoff(Action::RemoveContainer, found, now)
         }
         ContainerState::Recorded | ContainerState::Absent => {
+            let has_layer =
+                found.container == ContainerState::Recorded && found.layer != ResourceState::Absent;
+            let layer = has_layer.then_some(Action::RemoveLayer);
             let secret_objects =
                 (found.secret_objects != ResourceState::Absent).then_some(Action::RemoveSecretObjects);
             let network = (found.network != ResourceState::Absent).then_some(Action::RemoveNetwork);
             let files = extent == StopScope::Everything && found.files != ResourceState::Absent;
             let files = files.then_some(Action::RemoveFiles);
-            first_without_backoff([release, secret_objects, network, files].into_iter().flatten(), found, now)
+            let rest = [release, layer, secret_objects, network, files];
+            first_without_backoff(rest.into_iter().flatten(), found, now)
         }
     }
 }
@@ -399,6 +434,10 @@ fn stop_process(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> Nex
             Some(killed_at) => (Action::Kill, check_due(killed_at + KILL_RETRY_DELAY, now, KILL_RETRY_DELAY)),
         },
     };
+    when_due(due, action, found, now)
+}
+
+fn when_due(due: Due, action: Action, found: &ObservedTask, now: Timestamp) -> NextStep {
     match due {
         Due::Now => with_backoff(action, found, now),
         Due::At(moment) => NextStep::WaitUntil(moment),

@@ -64,7 +64,7 @@ pub async fn check(data_dir: &Path, run_dir: &Path, flags: &WorkerFlags) -> Resu
 }
 
 /// Adopts the containers on this machine and connects to a manager. Returns at once: see [`ready`]. Raises the limit of
-/// open files of this process.
+/// open files of this process, and lowers its OOM score.
 ///
 /// # Errors
 /// The worker cannot start.
@@ -82,6 +82,7 @@ pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
     let WorkerSetup { data_dir, run_dir, managers, certificate, trust, membership, address, flags } = setup;
     flags.check_labels()?;
     warren_runtime::raise_open_files_limit();
+    warren_runtime::lower_oom_score();
     // In the background: managers learn it when it is known.
     program::start_digest();
     // Nodes on one machine must not sweep each other's cgroups.

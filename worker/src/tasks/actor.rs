@@ -57,6 +57,8 @@ pub(super) struct ActorInputs {
     pub awaited_service: Option<ServiceName>,
     /// Connectivity of the node to managers. Wakes only tasks that stop on disconnect.
     pub connectivity: NodeConnectivity,
+    /// Why the task must end, because of its writable layer.
+    pub eviction: Option<String>,
 }
 
 impl ActorInputs {
@@ -191,6 +193,7 @@ impl TaskActor {
             let is_withdrawn = self.applied.is_withdrawn;
             self.observed.record_inputs(self.applied.desired.as_deref(), disconnected_for, is_withdrawn, now);
             self.observed.awaited_service.clone_from(&self.applied.awaited_service);
+            self.observed.eviction.clone_from(&self.applied.eviction);
             let answer = step(self.applied.desired.as_deref(), &self.observed, now);
             let output = self.send_report();
             if output.removed && std::mem::take(&mut self.needs_sweep) {

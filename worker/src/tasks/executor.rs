@@ -167,6 +167,7 @@ impl ActionExecutor {
             Action::DeleteProcess => {
                 ignore_not_found(self.runtime.delete_process(&container).await.map(|_| ()))?;
             }
+            Action::RemoveLayer => ignore_not_found(self.runtime.remove_layer(&container).await)?,
             Action::RemoveContainer => {
                 ignore_not_found(self.runtime.remove(&container).await)?;
             }

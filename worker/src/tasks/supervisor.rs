@@ -3,6 +3,7 @@
 //! The supervisor compares the desired state from managers and the list of containers from containerd with
 //! its actors. It never acts on a container itself. Events only select the actors that should inspect sooner.
 
+mod layers;
 mod logs;
 mod network;
 mod start_order;
@@ -162,6 +163,7 @@ impl TaskSupervisor {
             async move { supervisor.sweep().await }
         });
         self.start_log_collector(background_tasks);
+        self.start_layer_watch(background_tasks);
         let follow = Arc::clone(self).watch_desired_state(network.clone(), relist.clone());
         self.shutdown.spawn("worker.desired-state", follow);
         let follow = Arc::clone(self).watch_network_view(network.clone());

@@ -7,6 +7,7 @@ mod fakes;
 mod health;
 mod hooks;
 mod image;
+mod layers;
 mod lifecycle;
 mod networks;
 mod orphans;

@@ -242,8 +242,16 @@ impl SpecDraft {
     }
 
     fn resources(&mut self, flags: &ResourceFlags) {
-        let ResourceFlags { cpus, memory, pids, reserve_cpus, reserve_memory, shm_size, oom_score_adj } =
-            flags;
+        let ResourceFlags {
+            cpus,
+            memory,
+            pids,
+            reserve_cpus,
+            reserve_memory,
+            shm_size,
+            storage_limit,
+            oom_score_adj,
+        } = flags;
         let (task, emptied) = (&mut self.spec.task, &mut self.resets);
         emptied.set_optional("--cpus", cpus, &mut task.limits.cpu);
         emptied.set_optional("--memory", memory, &mut task.limits.memory);
@@ -252,6 +260,7 @@ impl SpecDraft {
         emptied.set("--reserve-cpus", reserve_cpus, cpu, MilliCpu::default());
         emptied.set("--reserve-memory", reserve_memory, memory, Resources::default().memory);
         emptied.set_optional("--shm-size", shm_size, &mut task.shm_size);
+        emptied.set_optional("--storage-limit", storage_limit, &mut task.storage_limit);
         emptied.set_optional("--oom-score-adj", oom_score_adj, &mut task.oom_score_adj);
     }
 

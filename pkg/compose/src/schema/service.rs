@@ -290,7 +290,7 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.stdin_open", Bool),
     honoured("services.*.stop_grace_period", Duration),
     honoured("services.*.stop_signal", Text),
-    refused("services.*.storage_opt", "the writable layer of a container has no options"),
+    partly("services.*.storage_opt", Pairs, "only `size`"),
     honoured("services.*.sysctls", Pairs),
     partly(
         "services.*.tmpfs",

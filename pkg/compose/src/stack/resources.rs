@@ -4,6 +4,7 @@ use warren_types::spec::MAX_PIDS_LIMIT;
 use warren_types::{Bytes, Device, DeviceAccess, MilliCpu, Seccomp, TaskSpec, Ulimit};
 
 use super::fields::Fields;
+use crate::scalar::parse_size;
 
 /// Limits, reservations, privileges and devices of a task.
 pub(super) fn resources(service: &Fields<'_>, task: &mut TaskSpec) {
@@ -26,6 +27,14 @@ pub(super) fn resources(service: &Fields<'_>, task: &mut TaskSpec) {
     task.reservations.memory = memory.and_then(|size| bytes(&size)).unwrap_or(task.reservations.memory);
 
     task.shm_size = service.bytes("shm_size");
+    for (name, option) in service.entries("storage_opt") {
+        let text = option.node.as_text().unwrap_or_default();
+        match (name, parse_size(text)) {
+            ("size", Some(size)) => task.storage_limit = Some(Bytes(size)),
+            ("size", None) => option.fail(format!("{text:?} is not a number of bytes like 2g")),
+            _ => option.fail("is not supported by this version; there is `size`"),
+        }
+    }
     task.oom_score_adj = service.number("oom_score_adj");
     task.privileged = service.flag("privileged").unwrap_or_default();
     task.read_only = service.flag("read_only").unwrap_or_default();

@@ -17,7 +17,7 @@ use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackService, health};
 use crate::scalar::parse_size;
 
 /// The keys that parts of a spec come from, for the positions of violations; longer paths first.
-const KEYS: [(&str, &str); 32] = [
+const KEYS: [(&str, &str); 33] = [
     ("labels", "deploy"),
     ("mode", "deploy"),
     ("placement", "deploy"),
@@ -46,6 +46,7 @@ const KEYS: [(&str, &str); 32] = [
     ("task.secrets", "secrets"),
     ("task.shmSize", "shm_size"),
     ("task.stopGrace", "stop_grace_period"),
+    ("task.storageLimit", "storage_opt"),
     ("task.sysctls", "sysctls"),
     ("task.ulimits", "ulimits"),
     ("task.user", "user"),

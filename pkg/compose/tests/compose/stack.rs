@@ -73,6 +73,7 @@ fn values_of_compose_mean_the_same_here() {
         ("cpus: .5", "/task/limits/cpu", "\"0.5\""),
         ("cpus: 1.5", "/task/limits/cpu", "\"1.5\""),
         ("pids_limit: -1", "/task/limits/pids", "4194304"),
+        ("storage_opt: {size: 2G}", "/task/storageLimit", "\"2GiB\""),
         ("entrypoint: []\ncommand: [a, b]", "/task/command", "[\"a\",\"b\"]"),
         ("command: []", "/task/args", "[]"),
         ("healthcheck: {test: [NONE]}", "/task/health", "null"),
@@ -112,6 +113,14 @@ fn values_of_compose_mean_the_same_here() {
 fn what_warren_cannot_do_is_refused_with_its_position() {
     for (keys, expected) in [
         ("ipc: host", "4:10: services.web.ipc: \"host\" is not supported by this version; give private"),
+        (
+            "storage_opt: {inodes: 5}",
+            "4:27: services.web.storage_opt.inodes: is not supported by this version",
+        ),
+        (
+            "storage_opt: {size: much}",
+            "4:25: services.web.storage_opt.size: \"much\" is not a number of bytes",
+        ),
         ("pull_policy: daily", "4:18: services.web.pull_policy: \"daily\" is not supported by this version"),
         ("network_mode: bridge", "4:19: services.web.network_mode: \"bridge\" is not supported"),
         ("network_mode: 'service:db'", "4:19: services.web.network_mode"),

@@ -20,7 +20,7 @@ const NODE_LABEL: &str = "io.warren.node";
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Fields of `HostConfig` that are refused if they are set, with the reason.
-const REFUSED: [(&str, &str); 33] = [
+const REFUSED: [(&str, &str); 32] = [
     ("BlkioDeviceReadBps", NO_IO_LIMITS),
     ("BlkioDeviceReadIOps", NO_IO_LIMITS),
     ("BlkioDeviceWriteBps", NO_IO_LIMITS),
@@ -49,7 +49,6 @@ const REFUSED: [(&str, &str); 33] = [
     ("PidMode", NO_SHARED_NAMESPACES),
     ("PublishAllPorts", "the ports of an image are not read: give them with --publish"),
     ("Runtime", "there is one runtime"),
-    ("StorageOpt", "storage limits are not supported by this version"),
     ("UTSMode", NO_SHARED_NAMESPACES),
     ("UsernsMode", NO_SHARED_NAMESPACES),
     ("VolumeDriver", "give the driver with --mount type=volume,volume-driver=NAME"),
@@ -61,7 +60,7 @@ const NO_SHARED_NAMESPACES: &str =
     "namespaces of the node or of other containers cannot be used in this version";
 
 /// Where the fields of a service come from in this request.
-const PATHS: [(&str, &str); 22] = [
+const PATHS: [(&str, &str); 23] = [
     ("EndpointSpec.Ports", "HostConfig.PortBindings"),
     ("TaskTemplate.ContainerSpec.Args", "Cmd"),
     ("TaskTemplate.ContainerSpec.CapabilityAdd", "HostConfig.CapAdd"),
@@ -78,6 +77,7 @@ const PATHS: [(&str, &str); 22] = [
     ("TaskTemplate.ContainerSpec.StopGracePeriod", "StopTimeout"),
     ("TaskTemplate.ContainerSpec.Sysctls", "HostConfig.Sysctls"),
     ("TaskTemplate.ContainerSpec.Ulimits", "HostConfig.Ulimits"),
+    ("TaskTemplate.ContainerSpec.storageLimit", "HostConfig.StorageOpt.size"),
     ("TaskTemplate.LogDriver", "HostConfig.LogConfig"),
     ("TaskTemplate.Networks", "HostConfig.NetworkMode"),
     ("TaskTemplate.Resources.Limits.MemoryBytes", "HostConfig.Memory"),
@@ -152,6 +152,7 @@ struct HostConfig {
     readonly_rootfs: Option<bool>,
     security_opt: Option<Vec<String>>,
     shm_size: Option<i64>,
+    storage_opt: Option<Pairs>,
     sysctls: Option<Pairs>,
     memory: Option<i64>,
     memory_reservation: Option<i64>,
@@ -230,6 +231,7 @@ pub fn service(
         }
         size.map(Bytes)
     });
+    let storage_limit = storage_limit(&mut wrong, host.storage_opt.clone().unwrap_or_default());
     let docker = translate(&mut wrong, name, request, host, own_node);
     let mut received = match spec::from_docker(docker, ids) {
         Ok(received) if wrong.0.is_empty() => received,
@@ -242,7 +244,7 @@ pub fn service(
     let spec = &mut received.spec;
     spec.ports = ports;
     (spec.task.privileged, spec.task.devices) = (privileged, devices);
-    spec.task.shm_size = shm_size;
+    (spec.task.shm_size, spec.task.storage_limit) = (shm_size, storage_limit);
     spec::check(spec).map_err(renamed)?;
     Ok(received)
 }
@@ -457,7 +459,21 @@ fn networks(
     attachments
 }
 
-/// The kernel counts `1m` in powers of two.
+/// `--storage-opt size=2G`: the only option, for what the container may write to its own file system.
+fn storage_limit(wrong: &mut Violations, options: Pairs) -> Option<Bytes> {
+    let mut limit = None;
+    for (name, value) in options {
+        let path = format!("HostConfig.StorageOpt.{name}");
+        match (name.as_str(), binary_size(&value).parse::<Bytes>()) {
+            ("size", Ok(size)) => limit = Some(size),
+            ("size", Err(error)) => wrong.add(path, error),
+            _ => wrong.add(path, "is not supported; there is size"),
+        }
+    }
+    limit
+}
+
+/// The kernel counts `1m` in powers of two, and Docker as well.
 fn binary_size(text: &str) -> String {
     let is_short = text.ends_with(['k', 'K', 'm', 'M', 'g', 'G']);
     if is_short { format!("{text}i") } else { text.to_owned() }

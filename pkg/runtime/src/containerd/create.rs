@@ -14,7 +14,7 @@ use warren_image::{CallError, ImageInfo, Reference, with_deadline};
 
 use super::create_error::create_error;
 use super::record::RecordPlugins;
-use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, bundle, input_pipe, record};
+use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, bundle, input_pipe, layer, record};
 use crate::container::{ContainerId, ContainerSpec, ProcessState};
 use crate::error::Error;
 use crate::spec::user::{RequestedUser, User};
@@ -50,6 +50,9 @@ impl Inner {
             }
         }
         let mounts = self.ensure_snapshot(spec, &image).await?;
+        if let Some(limit) = spec.storage_limit {
+            self.limit_layer(&spec.id, limit, &mounts).await;
+        }
         if known.is_none() {
             meant.user = resolve_user(asked, mounts.clone()).await?;
             desired = self.record(spec, &image, &meant)?;
@@ -132,7 +135,10 @@ impl Inner {
         match self.prepare_snapshot(&spec.id, image).await {
             Ok(mounts) => Ok(mounts),
             Err(status) => match CallError::from_status(&status) {
-                CallError::AlreadyExists => self.mounts(&spec.id).await,
+                CallError::AlreadyExists => self.find_mounts(&spec.id).await?.ok_or_else(|| Error::Failed {
+                    action: format!("find the file system of {}", spec.id),
+                    reason: "it was removed meanwhile".to_owned(),
+                }),
                 // The image's snapshots were removed or never created; its content is there.
                 CallError::NotFound => {
                     let reference = spec.image.to_string();
@@ -160,15 +166,6 @@ impl Inner {
             labels: [(record::CONTAINER.to_owned(), id.to_string())].into(),
         });
         Ok(with_deadline(RECORD_TIMEOUT, self.connection.snapshots().prepare(request)).await?.mounts)
-    }
-
-    pub(super) async fn mounts(&self, id: &ContainerId) -> Result<Vec<Mount>> {
-        let snapshotter = self.settings.snapshotter.clone();
-        let request = self.connection.request(snap::MountsRequest { snapshotter, key: id.to_string() });
-        let reply = with_deadline(RECORD_TIMEOUT, self.connection.snapshots().mounts(request)).await;
-        Ok(reply
-            .map_err(|status| Error::from_status(format!("find the file system of {id}"), &status))?
-            .mounts)
     }
 
     async fn create_process(
@@ -200,7 +197,7 @@ impl Inner {
                     ProcessState::Absent => self.release_process(&spec.id).await,
                     _ => return Ok(()),
                 },
-                CallError::Other if has_lost_layer(&message.rootfs) => {
+                CallError::Other if layer::is_lost(&message.rootfs) => {
                     self.remove_snapshot(spec.id.as_str()).await?;
                     let action = format!("create the file system of {}", spec.id);
                     return Err(Error::Failed { action, reason: status.message().to_owned() });
@@ -277,14 +274,6 @@ async fn check_host(spec: &ContainerSpec) -> Result<Vec<DeviceNode>> {
 pub(super) async fn resolve_user(desired: RequestedUser, mounts: Vec<Mount>) -> Result<User> {
     let work = move || desired.resolve_in(&mounts);
     tokio::task::spawn_blocking(work).await.expect("reading two files does not panic")
-}
-
-/// Whether containerd lists the writable layer and its directory does not exist: containerd was killed while it
-/// created or cleaned up layers.
-fn has_lost_layer(mounts: &[Mount]) -> bool {
-    let mut options = mounts.iter().flat_map(|mount| &mount.options);
-    let layer = options.find_map(|option| option.strip_prefix("upperdir="));
-    layer.is_some_and(|layer| !Path::new(layer).exists())
 }
 
 fn create_failed(spec: &ContainerSpec, image: &ImageInfo, status: &Status) -> Error {

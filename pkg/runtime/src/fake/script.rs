@@ -33,6 +33,7 @@ pub enum RuntimeOperation {
     Signal,
     DeleteProcess,
     Remove,
+    RemoveLayer,
     SetAttemptHistory,
     ImageFiles,
     ResolveUser,

@@ -144,6 +144,12 @@ async fn lifecycle_is_idempotent(subject: &dyn Subject) {
         assert_eq!(runtime.delete_process(&spec.id).await.unwrap(), None);
         let found = runtime.inspect(&spec.id).await.unwrap().unwrap();
         assert!(found.process == ProcessState::Absent && found.has_snapshot);
+        assert!(runtime.layer_usage(&spec.id).await.unwrap().is_some());
+    }
+    for _twice in 0..2 {
+        runtime.remove_layer(&spec.id).await.unwrap();
+        assert_eq!(runtime.layer_usage(&spec.id).await.unwrap(), None);
+        assert!(!runtime.inspect(&spec.id).await.unwrap().unwrap().has_snapshot, "only the record is left");
     }
     for _twice in 0..2 {
         runtime.remove(&spec.id).await.unwrap();
@@ -218,6 +224,7 @@ async fn wrong_state_is_conflict(subject: &dyn Subject) {
     let changed = ContainerOwner { spec_hash: "changed".into(), ..spec.owner.clone() };
     conflict(runtime.ensure_created(&ContainerSpec { owner: changed, ..spec.clone() }).await);
     let pid = runtime.start(&spec.id).await.unwrap();
+    conflict(runtime.remove_layer(&spec.id).await);
     conflict(runtime.delete_process(&spec.id).await.map(|_| ()));
     conflict(runtime.remove(&spec.id).await);
     assert_eq!(

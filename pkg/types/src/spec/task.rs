@@ -27,6 +27,8 @@ use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
 pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
 /// The kernel's smallest CFS quota (1 ms of a 100 ms period).
 pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
+/// The writable layer of a container without files of its own has some directories and mount points.
+const MIN_STORAGE_LIMIT: Bytes = Bytes(1 << 20);
 /// Default limit of processes and threads of a task, so that one that forks without end leaves room for the node.
 pub const DEFAULT_PIDS_LIMIT: u32 = 4096;
 /// The kernel has no more processes and threads than this, so it is a limit that limits nothing.
@@ -135,6 +137,10 @@ pub struct TaskSpec {
     /// Size of `/dev/shm`; `None` is 64 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm_size: Option<Bytes>,
+    /// How much its container may write to its own file system, its writable layer: not to volumes and other mounts.
+    /// `None` is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_limit: Option<Bytes>,
     /// -1000 to 1000: the higher, the sooner the kernel kills it when the node is out of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
@@ -306,6 +312,7 @@ impl TaskSpec {
             ulimits: Vec::new(),
             sysctls: BTreeMap::new(),
             shm_size: None,
+            storage_limit: None,
             oom_score_adj: None,
             privileged: false,
             cap_add: Vec::new(),
@@ -448,6 +455,10 @@ impl TaskSpec {
         if self.shm_size.is_some_and(|size| size < super::storage::MIN_TMPFS) {
             wrong.add("shmSize", "is less than a page of 4KiB");
         }
+        if let Some(limit) = self.storage_limit.filter(|limit| *limit < MIN_STORAGE_LIMIT) {
+            let message = format!("{limit} is below the minimum of {MIN_STORAGE_LIMIT}");
+            wrong.add("storageLimit", message);
+        }
         if let Some(score) = self.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
             wrong.add("oomScoreAdj", format!("{score} is not between -1000 and 1000"));
         }
@@ -523,6 +534,16 @@ mod tests {
             task.on_disconnect = OnDisconnect::StopAfter(stop_after);
             task.stop_grace = grace;
             assert_eq!(task.self_stop_delay(), secs(expected));
+        }
+    }
+
+    #[test]
+    fn storage_limit_has_a_minimum() {
+        let mut task = TaskSpec::new("web:1".parse().unwrap());
+        for (limit, expected) in [(MIN_STORAGE_LIMIT.0, ""), (MIN_STORAGE_LIMIT.0 - 1, "storageLimit")] {
+            task.storage_limit = Some(Bytes(limit));
+            let wrong = task.validate();
+            assert_eq!(wrong.0.first().map_or("", |violation| violation.path.as_str()), expected);
         }
     }
 

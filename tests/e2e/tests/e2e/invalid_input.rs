@@ -63,6 +63,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --ulimit nofile=5:4", USAGE, "is more than the hard limit"),
     ("new --sysctl nodot=1", USAGE, "is not a sysctl"),
     ("new --shm-size 1", USAGE, "task.shmSize"),
+    ("new --storage-limit 1", USAGE, "task.storageLimit"),
     ("new --oom-score-adj 2000", USAGE, "is not between -1000 and 1000"),
     ("new --pids 0", USAGE, "task.limits.pids"),
     ("new --device null", USAGE, "is not an absolute path"),

@@ -147,6 +147,8 @@ impl TaskOnMachine {
                     self.container = ContainerState::Recorded;
                 }
             }
+            Action::RemoveLayer if self.container.is_running() => return Err("lost its layer while it runs"),
+            Action::RemoveLayer => {}
             Action::RemoveContainer => {
                 (self.container, self.attempts, self.image) = (ContainerState::Absent, None, None);
             }

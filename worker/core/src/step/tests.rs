@@ -1,4 +1,5 @@
 mod disconnected;
+mod eviction;
 mod hooks;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ fn running_task() -> ObservedTask {
         files: ResourceState::Present,
         volumes: ResourceState::Present,
         secret_objects: ResourceState::Present,
+        layer: ResourceState::Present,
         observed_health: None,
         ports: PortState::Routed,
         history: AttemptHistory::default().with_start(seconds_ago(100), 4),
@@ -53,6 +55,7 @@ fn running_task() -> ObservedTask {
         accepted_at: seconds_ago(200),
         disconnected_for: None,
         awaited_service: None,
+        eviction: None,
     }
 }
 
@@ -190,8 +193,9 @@ fn completed_task_is_not_restarted() {
             panic!("the end is not recorded");
         };
         assert_eq!(history.terminal_state(), Some(expected));
-        use ActionKind::{DeleteProcess, RecordHistory, ReleasePorts, RemoveNetwork, RemoveSecretObjects};
-        let rest = [RecordHistory, DeleteProcess, ReleasePorts, RemoveSecretObjects, RemoveNetwork];
+        use ActionKind::*;
+        let rest =
+            [RecordHistory, DeleteProcess, ReleasePorts, RemoveLayer, RemoveSecretObjects, RemoveNetwork];
         assert_eq!(path_of(Some(&task), found), rest);
     }
 }
@@ -199,8 +203,15 @@ fn completed_task_is_not_restarted() {
 #[test]
 fn stop_actions_are_ordered() {
     use ActionKind::*;
-    let stopped =
-        [ReleasePorts, SignalStop, RecordHistory, DeleteProcess, RemoveSecretObjects, RemoveNetwork];
+    let stopped = [
+        ReleasePorts,
+        SignalStop,
+        RecordHistory,
+        DeleteProcess,
+        RemoveLayer,
+        RemoveSecretObjects,
+        RemoveNetwork,
+    ];
     assert_eq!(path(STOP, running_task()), stopped);
     let removed = [
         ReleasePorts,
@@ -399,9 +410,11 @@ fn terminal_task_is_not_restarted() {
     {
         let history = AttemptHistory::default().with_end(seconds_ago(5), terminal_state, "why".into());
         let found = fresh(ContainerState::Recorded, history);
-        let rest = [ActionKind::ReleasePorts, ActionKind::RemoveSecretObjects, ActionKind::RemoveNetwork];
+        use ActionKind::{ReleasePorts, RemoveLayer, RemoveNetwork, RemoveSecretObjects};
+        let rest = [ReleasePorts, RemoveLayer, RemoveSecretObjects, RemoveNetwork];
         assert_eq!(path(RUN, found.clone()), rest, "{terminal_state:?}");
         let absent = ObservedTask { container: ContainerState::Absent, ..found };
+        let rest = [ReleasePorts, RemoveSecretObjects, RemoveNetwork];
         assert_eq!(path(RUN, absent), rest, "{terminal_state:?}");
     }
 }

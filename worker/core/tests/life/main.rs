@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod strategies;
+mod tasks;
 
 use std::time::Duration;
 
@@ -13,19 +14,14 @@ use warren_task::{
     NextStep, ObservedTask, ResourceState, Severity, TerminalState, build_report, should_report, step,
     supersedes,
 };
-use warren_types::fixtures::{image_digest as digest, published_port, task_assignment};
-use warren_types::spec::{
-    HealthCheck, Mount, MountSource, Probe, RestartCondition, RestartPolicy, SecretObjectMount,
-};
+use warren_types::fixtures::image_digest as digest;
+use warren_types::spec::RestartCondition;
 use warren_types::{
-    DesiredTaskState, Health, Id, ImageDigest, ImageResolver, LifecycleHook, OnDisconnect, ServiceId,
-    TaskAssignment, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
+    DesiredTaskState, Health, ImageDigest, TaskAssignment, TaskExit, TaskReport, TaskState, Timestamp,
 };
 
 use crate::strategies::{condition, event, failing_kind, lasting_health};
-
-/// How long a task with all features keeps running while disconnected.
-const DISCONNECT_LIMIT: Duration = Duration::from_secs(60);
+use crate::tasks::{DISCONNECT_LIMIT, task};
 
 /// The real state of the node. It survives the agent, except for the ports, which the agent's own process
 /// holds.
@@ -43,6 +39,7 @@ struct NodeModel {
     files: bool,
     volumes: bool,
     secret_objects: bool,
+    layer: bool,
     serving: bool,
     ignores_stop: bool,
     starts: u32,
@@ -78,6 +75,8 @@ enum Event {
     Settles(bool),
     /// The node connects to a manager, or loses all of them.
     Finds(bool),
+    /// Its writable layer is too large.
+    Overflows,
 }
 
 struct Simulation {
@@ -103,6 +102,7 @@ impl Simulation {
             files: false,
             volumes: false,
             secret_objects: false,
+            layer: false,
             serving: false,
             ignores_stop: deaf,
             starts: 0,
@@ -146,7 +146,7 @@ impl Simulation {
                     (world.stored_history, world.container_image) =
                         (Some(AttemptHistory::default()), settled);
                 }
-                world.container = ContainerState::Created;
+                (world.container, world.layer) = (ContainerState::Created, true);
             }
             Action::Start => {
                 assert_eq!(world.container, ContainerState::Created, "started twice, or before it was made");
@@ -172,9 +172,16 @@ impl Simulation {
                 assert!(!world.container.is_running(), "cleared while it runs");
                 world.container = ContainerState::Recorded;
             }
+            Action::RemoveLayer => {
+                let has_process =
+                    matches!(world.container, ContainerState::Created) || world.container.is_running();
+                assert!(!has_process, "the layer of a process");
+                world.layer = false;
+            }
             Action::RemoveContainer => {
                 assert_eq!(world.container, ContainerState::Recorded, "removed with its process");
                 (world.container, world.stored_history) = (ContainerState::Absent, None);
+                world.layer = false;
             }
             Action::RemoveNetwork => {
                 assert!(!world.container.is_running(), "the network of a running process");
@@ -341,6 +348,12 @@ impl Simulation {
             }
             Event::Finds(true) => self.disconnected_since = None,
             Event::Finds(false) => self.disconnected_since = self.disconnected_since.or(Some(self.now)),
+            Event::Overflows => {
+                // Only layers that exist are measured.
+                if self.observed.container != ContainerState::Absent {
+                    self.observed.eviction = Some("too large".into());
+                }
+            }
             Event::Moves => self.world.registry = digest('b'),
             Event::Settles(by_another) => {
                 let output = self.highest.as_ref().and_then(|text| text.image.clone());
@@ -405,6 +418,7 @@ impl Simulation {
                 assert!(matches!(self.world.container, ContainerState::Absent | ContainerState::Recorded));
                 assert!(output.state.is_terminal() && !self.world.serving && !self.world.network);
                 assert!(!self.world.secret_objects, "secrets of what does not run");
+                assert!(!self.world.layer, "the layer of what has ended");
             }
         }
         if self.observed.history.terminal_state() == Some(TerminalState::Completed) {
@@ -412,33 +426,6 @@ impl Simulation {
             assert_eq!(self.observed.history.exit, Some(TaskExit { code: 0, out_of_memory: false }));
         }
         assert_ne!(self.observed.network, ResourceState::Unknown);
-    }
-}
-
-fn task(condition: RestartCondition, has_more: bool) -> TaskAssignment {
-    TaskAssignment {
-        spec: TaskSpec {
-            restart: RestartPolicy { condition, ..RestartPolicy::default() },
-            resolve_image: ImageResolver::Worker,
-            ..if has_more { full() } else { TaskSpec::new("demo:1".parse().unwrap()) }
-        },
-        ports: vec![published_port(8080)],
-        desired: DesiredTaskState::Ready,
-        ..task_assignment(TaskId { service: ServiceId(Id(1)), number: 1 })
-    }
-}
-
-/// With every feature of a task.
-fn full() -> TaskSpec {
-    let source = MountSource::Volume { name: "data".into(), subpath: None, no_copy: false };
-    TaskSpec {
-        mounts: vec![Mount { target: "/data".into(), source, read_only: false }],
-        secrets: vec![SecretObjectMount::new("db".parse().unwrap())],
-        health: Some(HealthCheck::new(Probe::Tcp { port: 80 })),
-        post_start: vec![LifecycleHook::new(vec!["/set-up".into()])],
-        pre_stop: vec![LifecycleHook::new(vec!["/shut-down".into()])],
-        on_disconnect: OnDisconnect::StopAfter(DISCONNECT_LIMIT),
-        ..TaskSpec::new("demo:1".parse().unwrap())
     }
 }
 

@@ -43,6 +43,7 @@ pub fn failing_kind() -> impl Strategy<Value = Option<ActionKind>> {
         ActionKind::RecordHistory,
         ActionKind::SignalStop,
         ActionKind::DeleteProcess,
+        ActionKind::RemoveLayer,
         ActionKind::RemoveContainer,
         ActionKind::ReleasePorts,
     ];
@@ -61,6 +62,7 @@ pub fn event(refusals: u32) -> impl Strategy<Value = Event> {
         Event::LosesImage,
         Event::LosesSecretObjects,
         Event::Moves,
+        Event::Overflows,
     ];
     let rare = prop::sample::select(rare);
     prop_oneof![

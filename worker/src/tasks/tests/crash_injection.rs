@@ -15,8 +15,8 @@ use warren_network::{
 use warren_runtime::fake::FakeRuntime;
 use warren_runtime::{
     AttachedProcess, ContainerHandles, ContainerId, ContainerMount, ContainerProcess, ContainerSpec,
-    ContainerStatus, ContainerUser, ExecProcess, ExecSpec, ImageFiles, ProcessExit, Reference, Result,
-    Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
+    ContainerStatus, ContainerUser, ExecProcess, ExecSpec, ImageFiles, LayerUsage, ProcessExit, Reference,
+    Result, Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
 };
 use warren_types::{TaskAssignment, TaskId, TemplateValues};
 
@@ -124,6 +124,18 @@ impl Runtime for CrashingBackend<FakeRuntime> {
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
         self.plan.run_call(self.backend.remove(id)).await
+    }
+
+    async fn remove_layer(&self, id: &ContainerId) -> Result<()> {
+        self.plan.run_call(self.backend.remove_layer(id)).await
+    }
+
+    async fn layer_usage(&self, id: &ContainerId) -> Result<Option<LayerUsage>> {
+        self.backend.layer_usage(id).await
+    }
+
+    async fn layer_root(&self) -> Result<Option<PathBuf>> {
+        self.backend.layer_root().await
     }
 
     async fn set_attempt_history(&self, id: &ContainerId, history: &str) -> Result<()> {

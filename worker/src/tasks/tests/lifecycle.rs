@@ -333,7 +333,15 @@ async fn relist_finds_lost_container() {
     assert!(lost.elapsed() < Duration::from_secs(30));
     assert_eq!(again.exit, None);
     let names: Vec<&str> = agent.background_tasks.snapshot().iter().map(|status| status.name).collect();
-    assert_eq!(names, ["worker.network", "worker.relist", "worker.sweep", "worker.task-logs"]);
+    let expected = [
+        "worker.disk-pressure",
+        "worker.network",
+        "worker.relist",
+        "worker.storage-limits",
+        "worker.sweep",
+        "worker.task-logs",
+    ];
+    assert_eq!(names, expected);
 }
 
 #[tokio::test(start_paused = true)]

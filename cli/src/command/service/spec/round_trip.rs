@@ -124,6 +124,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         ulimits,
         sysctls,
         shm_size,
+        storage_limit,
         oom_score_adj,
         privileged,
         cap_add,
@@ -192,6 +193,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     }
     sysctls.iter().for_each(|(key, value)| say("sysctl", format!("{key}={value}")));
     shm_size.iter().for_each(|size| say("shm-size", size.to_string()));
+    storage_limit.iter().for_each(|limit| say("storage-limit", limit.to_string()));
     oom_score_adj.iter().for_each(|score| say("oom-score-adj", score.to_string()));
     say("privileged", privileged.to_string());
     cap_add.iter().for_each(|capability| say("cap-add", capability.to_string()));

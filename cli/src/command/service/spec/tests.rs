@@ -66,6 +66,7 @@ const EVERYTHING: &[&str] = &[
     "--reserve-cpus=250m",
     "--reserve-memory=64Mi",
     "--shm-size=128Mi",
+    "--storage-limit=2Gi",
     "--oom-score-adj",
     "-500",
     "--privileged",
@@ -183,6 +184,7 @@ fn every_flag_reaches_the_spec() {
       sysctls:
         net.core.somaxconn: "1024"
       shmSize: 128MiB
+      storageLimit: 2GiB
       oomScoreAdj: -500
       privileged: true
       capAdd:
@@ -410,6 +412,7 @@ fn an_empty_value_is_the_default_again() {
         "--reserve-cpus=",
         "--reserve-memory=",
         "--shm-size=",
+        "--storage-limit=",
         "--oom-score-adj=",
         "--privileged=false",
         "--no-new-privileges=false",

@@ -60,6 +60,7 @@ fn task_spec() -> TaskSpec {
         ulimits: vec![Ulimit { name: "nofile".parse().unwrap(), soft: Some(1024), hard: Some(4096) }],
         sysctls: BTreeMap::from([("net.core.somaxconn".into(), "512".into())]),
         shm_size: Some(Bytes(8 << 20)),
+        storage_limit: Some(Bytes(2 << 30)),
         oom_score_adj: Some(-100),
         privileged: true,
         cap_add: vec!["NET_ADMIN".parse().unwrap()],

@@ -18,6 +18,7 @@ fn what_the_cli_sends_is_honoured() {
             "PortBindings": {"80/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8080"}], "53/udp": [{"HostPort": ""}]},
             "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}, "NetworkMode": "default",
             "Memory": 67_108_864, "NanoCpus": 500_000_000, "PidsLimit": 10, "ShmSize": 1_048_576,
+            "StorageOpt": {"size": "2G"},
             "Privileged": true, "ExtraHosts": ["db:10.0.0.7"], "MemorySwappiness": -1, "CpuShares": 0,
             "Devices": [{"PathOnHost": "/dev/fuse", "PathInContainer": "", "CgroupPermissions": "rwm"}],
             "SecurityOpt": ["no-new-privileges"], "ConsoleSize": [24, 80], "BlkioDeviceReadBps": [],
@@ -34,6 +35,7 @@ fn what_the_cli_sends_is_honoured() {
     assert_eq!(task.args.unwrap(), ["-g", "daemon off;"]);
     assert_eq!((task.restart.condition, task.tty, task.privileged), (RestartCondition::None, true, true));
     assert_eq!((task.stop_grace.as_secs(), task.shm_size), (3, Some(Bytes(1 << 20))));
+    assert_eq!(task.storage_limit, Some(Bytes(2 << 30)));
     assert_eq!((task.limits.memory, task.limits.pids), (Some(Bytes(64 << 20)), Some(10)));
     assert_eq!((task.hosts[0].name.as_str(), task.devices[0].target.as_str()), ("db", "/dev/fuse"));
     assert_eq!(task.network, TaskNetworkMode::default());
@@ -71,4 +73,12 @@ fn every_wrong_field_is_named_as_in_the_request() {
     assert_eq!(paths, ["HostConfig.CapAdd[0]", "HostConfig.Dns[0]", "HostConfig.PidMode"]);
     let wrong = of(json!({"Image": "nginx", "WorkingDir": "relative"})).unwrap_err();
     assert_eq!(wrong.0[0].path, "WorkingDir");
+    for (options, path) in [
+        (json!({"size": "1K"}), "HostConfig.StorageOpt.size"),
+        (json!({"size": "much"}), "HostConfig.StorageOpt.size"),
+        (json!({"inodes": "5"}), "HostConfig.StorageOpt.inodes"),
+    ] {
+        let wrong = of(json!({"Image": "nginx", "HostConfig": {"StorageOpt": options}})).unwrap_err();
+        assert_eq!((wrong.0.len(), wrong.0[0].path.as_str()), (1, path));
+    }
 }

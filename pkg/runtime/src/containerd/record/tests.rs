@@ -24,6 +24,8 @@ struct ContainerdRequest {
     record: Container,
     output: String,
     terminal: bool,
+    /// A quota of the file system, beside the container.
+    storage_limit: Option<Bytes>,
 }
 
 fn create_request(spec: &ContainerSpec) -> ContainerdRequest {
@@ -33,7 +35,13 @@ fn create_request(spec: &ContainerSpec) -> ContainerdRequest {
     let document = document(spec, &image(), &meant, "/warren", HOST).unwrap();
     let record = new_record(spec, &image(), &document, &PLUGINS()).unwrap();
     let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some());
-    ContainerdRequest { document, record: Container { spec: None, ..record }, output, terminal: spec.tty }
+    ContainerdRequest {
+        document,
+        record: Container { spec: None, ..record },
+        output,
+        terminal: spec.tty,
+        storage_limit: spec.storage_limit,
+    }
 }
 
 /// One change of each field. The pattern names all fields, so that a new field of the spec is added here.
@@ -41,7 +49,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
     #[rustfmt::skip]
     let ContainerSpec {
         id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
-        limits, reservations, ulimits, sysctls, shm_size, oom_score_adj, privileged, cap_add, cap_drop,
+        limits, reservations, ulimits, sysctls, shm_size, storage_limit, oom_score_adj, privileged, cap_add, cap_drop,
         no_new_privileges, seccomp, devices, read_only_root, mounts, files, log, assignment, labels,
     } = ContainerSpec {
         id: ContainerId::parse("web.2").unwrap(),
@@ -64,6 +72,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
         ulimits: vec![ContainerUlimit { name: "core".into(), soft: 0, hard: 0 }],
         sysctls: [("kernel.sem".into(), "1".into())].into(),
         shm_size: Some(Bytes(4096)),
+        storage_limit: Some(Bytes(1 << 20)),
         oom_score_adj: Some(1),
         privileged: true,
         cap_add: vec!["NET_ADMIN".into()],
@@ -92,7 +101,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
     #[rustfmt::skip]
     let changes = each!(
         id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
-        limits, reservations, ulimits, sysctls, shm_size, oom_score_adj, privileged, cap_add, cap_drop,
+        limits, reservations, ulimits, sysctls, shm_size, storage_limit, oom_score_adj, privileged, cap_add, cap_drop,
         no_new_privileges, seccomp, devices, read_only_root, mounts, files, log, assignment, labels
     );
     changes

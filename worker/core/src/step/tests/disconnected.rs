@@ -50,6 +50,7 @@ fn expired_stop_after_stops_with_reason() {
         ActionKind::Inspect,
         ActionKind::RecordHistory,
         ActionKind::DeleteProcess,
+        ActionKind::RemoveLayer,
         ActionKind::RemoveSecretObjects,
         ActionKind::RemoveNetwork,
     ];

@@ -1,0 +1,189 @@
+//! Writable layers of containers: their limit, what they use, and their removal before that of the container.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use containerd_client::services::v1::snapshots as snap;
+use containerd_client::types::Mount;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use warren_image::{CallError, with_deadline};
+use warren_types::Bytes;
+
+use super::{DELETE_TIMEOUT, Inner, RECORD_TIMEOUT};
+use crate::container::{ContainerId, ProcessState};
+use crate::error::Error;
+use crate::layer_usage::{LayerUsage, measure};
+use crate::{Result, quota};
+
+/// Measuring a layer: some hundred thousand files a second, unless they must be read from a slow disk.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The directories of overlayfs in which a layer is.
+struct LayerDirs {
+    upper: PathBuf,
+    work: PathBuf,
+}
+
+impl LayerDirs {
+    /// `None`: it is not one of overlayfs.
+    fn of(mounts: &[Mount]) -> Option<Self> {
+        let option = |name: &str| {
+            let mut options = mounts.iter().flat_map(|mount| &mount.options);
+            options.find_map(|option| option.strip_prefix(name)).map(PathBuf::from)
+        };
+        Some(Self { upper: option("upperdir=")?, work: option("workdir=")? })
+    }
+}
+
+impl Inner {
+    /// Sets the limit where the file system has quotas. Elsewhere it has no effect.
+    pub(super) async fn limit_layer(&self, id: &ContainerId, limit: Bytes, mounts: &[Mount]) {
+        let Some(LayerDirs { upper, work }) = LayerDirs::of(mounts) else { return };
+        let limited = spawn_blocking(move || quota::limit(&upper, &work, limit)).await;
+        if let Err(error) = limited.expect("setting a quota does not panic") {
+            tracing::debug!(%id, %error, "the layer has no quota; only what it uses is measured");
+        }
+    }
+
+    /// Clears the quotas of removed layers.
+    pub(super) async fn sweep_quotas(&self) -> Result<()> {
+        let Some(root) = self.layer_root().await? else { return Ok(()) };
+        let cleared = spawn_blocking(move || quota::clear_unused(&root)).await;
+        // Most file systems have none.
+        if let Ok(cleared @ 1..) = cleared.expect("clearing quotas does not panic") {
+            tracing::debug!(cleared, "cleared quotas of removed layers");
+        }
+        Ok(())
+    }
+
+    /// The directory in which containerd has the layers.
+    pub(super) async fn layer_root(&self) -> Result<Option<PathBuf>> {
+        if let Some(root) = self.layer_root.get() {
+            return Ok(Some(root.clone()));
+        }
+        let containers = self.snapshots().await?;
+        let Some(id) = containers.iter().find_map(|key| ContainerId::parse(key).ok()) else {
+            return Ok(None);
+        };
+        let mounts = self.find_mounts(&id).await?.unwrap_or_default();
+        // `snapshots/12/fs`
+        let root =
+            LayerDirs::of(&mounts).and_then(|layer| layer.upper.ancestors().nth(2).map(Path::to_path_buf));
+        Ok(root.map(|root| self.layer_root.get_or_init(|| root).clone()))
+    }
+
+    pub(super) async fn layer_usage(&self, id: &ContainerId) -> Result<Option<LayerUsage>> {
+        let mounts = self.find_mounts(id).await?.unwrap_or_default();
+        let Some(LayerDirs { upper, .. }) = LayerDirs::of(&mounts) else { return Ok(None) };
+        let measured = spawn_blocking(move || measure(&upper, Instant::now() + MEASURE_TIMEOUT)).await;
+        match measured.expect("reading directories does not panic") {
+            Ok(usage) => Ok(Some(usage)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::Failed {
+                action: format!("measure the layer of container {id}"),
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    /// Its files first, without containerd: on a full disk its database cannot be changed before some are gone.
+    pub(super) async fn remove_layer(&self, id: &ContainerId) -> Result<()> {
+        let process = self.process(id).await?;
+        if !matches!(process, ProcessState::Absent | ProcessState::Stopped(_)) {
+            return Err(Error::Conflict {
+                action: "remove the layer of",
+                id: id.to_string(),
+                found: "it has a process; signal it and wait for its end first".to_owned(),
+            });
+        }
+        let Some(mounts) = self.find_mounts(id).await? else { return Ok(()) };
+        if let Some(LayerDirs { upper, .. }) = LayerDirs::of(&mounts) {
+            let action = || format!("remove the files of container {id}");
+            let emptied = timeout(DELETE_TIMEOUT, spawn_blocking(move || empty(&upper))).await;
+            let emptied = emptied.map_err(|_| Error::Timeout {
+                action: action(),
+                reason: format!("it takes more than {DELETE_TIMEOUT:?}, and goes on"),
+            })?;
+            let failed = |error: io::Error| Error::Failed { action: action(), reason: error.to_string() };
+            emptied.expect("removing files does not panic").map_err(failed)?;
+        }
+        // The file system of an ended process is mounted until that is deleted.
+        if process == ProcessState::Absent && self.remove_snapshot(id.as_str()).await? {
+            self.removed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// `None` without a layer.
+    pub(super) async fn find_mounts(&self, id: &ContainerId) -> Result<Option<Vec<Mount>>> {
+        let snapshotter = self.settings.snapshotter.clone();
+        let request = self.connection.request(snap::MountsRequest { snapshotter, key: id.to_string() });
+        match with_deadline(RECORD_TIMEOUT, self.connection.snapshots().mounts(request)).await {
+            Ok(reply) => Ok(Some(reply.mounts)),
+            Err(status) if CallError::from_status(&status) == CallError::NotFound => Ok(None),
+            Err(status) => Err(Error::from_status(format!("find the file system of {id}"), &status)),
+        }
+    }
+}
+
+/// Whether containerd lists the layer and its directory does not exist: containerd was killed while it created or
+/// cleaned up layers.
+pub(super) fn is_lost(mounts: &[Mount]) -> bool {
+    LayerDirs::of(mounts).is_some_and(|layer| !layer.upper.exists())
+}
+
+/// Removes everything in the directory, and follows no link.
+fn empty(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let removed = match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        };
+        match removed {
+            // By an earlier call that goes on.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_is_emptied_without_following_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let (layer, outside) = (dir.path().join("fs"), dir.path().join("outside"));
+        fs::create_dir_all(layer.join("a/b")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "").unwrap();
+        fs::write(layer.join("x"), "").unwrap();
+        std::os::unix::fs::symlink(&outside, layer.join("link")).unwrap();
+        std::os::unix::fs::symlink(&outside, layer.join("a/link")).unwrap();
+        for _twice in 0..2 {
+            empty(&layer).unwrap();
+            assert_eq!(fs::read_dir(&layer).unwrap().count(), 0);
+        }
+        assert!(outside.join("kept").exists());
+        empty(&dir.path().join("none")).unwrap();
+    }
+
+    #[test]
+    fn directories_are_those_of_overlayfs() {
+        let options = ["index=off", "workdir=/s/12/work", "upperdir=/s/12/fs", "lowerdir=/s/1/fs"];
+        let overlay = Mount { options: options.map(str::to_owned).into(), ..Mount::default() };
+        let layer = LayerDirs::of(&[overlay]).unwrap();
+        assert_eq!((layer.upper, layer.work), ("/s/12/fs".into(), "/s/12/work".into()));
+        assert!(LayerDirs::of(&[Mount::default()]).is_none());
+    }
+}

@@ -1,4 +1,4 @@
-//! Builds the three embedded programs: static, without dependencies, by one call of `rustc` each.
+//! Builds the four embedded programs: static, without dependencies, by one call of `rustc` each.
 //!
 //! They are not cargo binaries, because `crt-static` and the relocation model are properties of a whole
 //! program: cargo could only set them for every crate of the workspace at once.
@@ -22,7 +22,7 @@ const SOURCES: [&str; 5] = [
 
 fn main() {
     let out = PathBuf::from(variable("OUT_DIR"));
-    for program in ["logger", "init", "exec"] {
+    for program in ["logger", "init", "exec", "namespaces"] {
         let path = out.join(format!("warren-{program}"));
         compile(program, &path);
         pack(&path);

@@ -34,6 +34,7 @@ pub use backends::{BackendConfig, HostBackends, HostBackendsError};
 #[cfg(any(test, feature = "testing"))]
 pub use handlers::images::fake::FakeImages;
 pub use handlers::images::{ImagePull, ImageSource};
+pub use handlers::user_namespaces::UserIds;
 pub use network::NetworkOptions;
 pub use network::dns::BindDns;
 #[cfg(any(test, feature = "testing"))]

@@ -110,14 +110,20 @@ impl TaskNetworks {
         attachment
     }
 
-    /// Attaches a task to those of its networks that are known, and returns the path of its namespace.
-    pub async fn attach(&self, id: TaskId, task: &ConnectedTask) -> Result<PathBuf, Error> {
+    /// Attaches a task to those of its networks that are known, and returns the path of its namespace. It gets
+    /// `namespace` if one is given, a file to which one is bound.
+    pub async fn attach(
+        &self,
+        id: TaskId,
+        task: &ConnectedTask,
+        namespace: Option<PathBuf>,
+    ) -> Result<PathBuf, Error> {
         let mut view = self.view.clone();
         // Without them it goes on as well.
         timeout(VIEW_TIMEOUT, view.wait_for(|view| task.is_known(view))).await.map(drop).ok();
         let entry = || AttachedTask { task: task.clone(), written: None };
         self.attached().entry(id).or_insert_with(entry).task = task.clone();
-        let path = self.write(id, task).await?;
+        let path = self.write(id, task, namespace).await?;
         self.update_names();
         Ok(path)
     }
@@ -134,7 +140,7 @@ impl TaskNetworks {
         let mut outcome = Ok(());
         for (id, task) in self.outdated() {
             // One that fails does not keep the others from their networks.
-            outcome = outcome.and(self.write(id, &task).await.map(drop));
+            outcome = outcome.and(self.write(id, &task, None).await.map(drop));
         }
         outcome
     }
@@ -151,11 +157,20 @@ impl TaskNetworks {
     }
 
     /// Attaches the task as the newest view says, also if that changes meanwhile.
-    async fn write(&self, id: TaskId, task: &ConnectedTask) -> Result<PathBuf, Error> {
+    async fn write(
+        &self,
+        id: TaskId,
+        task: &ConnectedTask,
+        namespace: Option<PathBuf>,
+    ) -> Result<PathBuf, Error> {
         let key = task_key(id)?;
         loop {
             let attachment = task.attachment(&self.view.borrow());
-            let network = TaskNetwork { task: key.clone(), attachment: attachment.clone() };
+            let network = TaskNetwork {
+                task: key.clone(),
+                attachment: attachment.clone(),
+                namespace: namespace.clone(),
+            };
             let path = self.backend.ensure_task(&network).await?;
             if let Some(attached) = self.attached().get_mut(&id) {
                 attached.written = Some(attachment.clone());

@@ -29,6 +29,7 @@ use crate::connectivity::ConnectivityMonitor;
 use crate::handlers::files::TaskDirs;
 use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::tmpfs::{SecretTmpfs, SecretTmpfsError};
+use crate::handlers::user_namespaces::{UserIds, UserNamespaces};
 use crate::image_gc::{self, ImageGc};
 use crate::network::TaskNetworks;
 use crate::network::data_address::DataAddress;
@@ -65,7 +66,7 @@ pub struct WorkerConfig {
     /// (after a removal from the cluster), `worker/spool`, `worker/bin` and `tasks/<id>`. Programs must be
     /// executable there.
     pub data_dir: PathBuf,
-    /// Volatile directory: secrets, and files for the creation of containers.
+    /// Volatile directory: secrets, user namespaces, and files for the creation of containers.
     pub run_dir: PathBuf,
     /// Addresses of managers, each `host:port`; dialled in turn, as are those that managers announce. On a
     /// manager's own node: that manager, which comes first.
@@ -76,6 +77,8 @@ pub struct WorkerConfig {
     pub trust: Arc<Trust>,
     /// Configured values that replace measured ones.
     pub overrides: NodeOverrides,
+    /// Ids for users of containers that have a user namespace of their own.
+    pub user_ids: UserIds,
     /// Maximum size of an image archive in bytes, both packed and unpacked.
     pub max_archive_bytes: u64,
     /// Store for renewed certificates; `None` on a manager's own node, whose certificate is renewed by the
@@ -151,6 +154,7 @@ pub struct Worker {
     cluster: ClusterId,
     tasks_dir: PathBuf,
     secret_tmpfs: SecretTmpfs,
+    user_namespaces: Arc<UserNamespaces>,
     cache: AssignmentCache,
     view_cache: NetworkViewCache,
     task_networks: Arc<TaskNetworks>,
@@ -242,12 +246,18 @@ impl Worker {
         let tasks_dir = config.data_dir.join("tasks");
         let directories = TaskDirs::new(tasks_dir.clone());
         let memory = SecretTmpfs::in_run_dir(&config.run_dir);
+        let user_namespaces = Arc::new(UserNamespaces::new(
+            config.run_dir.join("user-namespaces"),
+            config.user_ids,
+            programs.namespaces.clone(),
+        ));
         let contact = Arc::new(ConnectivityMonitor::resume(&config.run_dir));
         let paths = NodePaths {
             task_dirs: directories.clone(),
             volumes: config.data_dir.join("volumes"),
             subpath_mounts: config.run_dir.join("volumes"),
             secret_tmpfs: memory.clone(),
+            user_namespaces: Arc::clone(&user_namespaces),
         };
         let (manager, line) = watch::channel(None);
         let secret_fetcher: Arc<dyn SecretFetcher> = Arc::new(ManagerSecretFetcher::new(node, line.clone()));
@@ -386,6 +396,7 @@ impl Worker {
             cluster,
             tasks_dir,
             secret_tmpfs: memory,
+            user_namespaces,
             cache,
             view_cache,
             task_networks,
@@ -465,6 +476,9 @@ impl Worker {
 
     /// The final sweep; no further one follows.
     async fn sweep(&self) {
+        if let Err(error) = self.user_namespaces.sweep(|_| false) {
+            tracing::warn!(%error, "cannot remove user namespaces");
+        }
         match self.backends.runtime.sweep_orphans().await {
             Ok(swept) if swept.is_empty() => {}
             Ok(swept) => tracing::info!(?swept, "removed orphaned resources"),

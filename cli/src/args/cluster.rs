@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use ipnet::Ipv4Net;
-use warren_types::{DataPlane, DnsLabel, NodeCheck, Timestamp};
+use warren_types::{DataPlane, DnsLabel, NodeCheck, Timestamp, UserNamespace};
 
 use super::events::EventsArgs;
 use super::listing::ListingArgs;
@@ -96,7 +96,7 @@ pub struct AuditArgs {
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("SETTING").required(true).multiple(true)
     .args(["max_replicas_per_service", "task_history_limit", "data_plane", "range_add", "verify_nodes",
-        "verify_remove_after", "verify_timeout", "verify_check_add", "verify_check_rm"]))]
+        "verify_remove_after", "verify_timeout", "verify_check_add", "verify_check_rm", "default_user_namespace"]))]
 pub struct ClusterUpdateArgs {
     /// Refuse services with more replicas, unless their command has --yes [default: 10000]
     #[arg(long, value_name = "N")]
@@ -130,4 +130,9 @@ pub struct ClusterUpdateArgs {
     /// Remove a check (repeatable)
     #[arg(long, value_name = "NAME")]
     pub verify_check_rm: Vec<DnsLabel>,
+    /// Users of the containers of services without --user-namespace: those of the node (host), or others without
+    /// rights on the node (private). A service takes it when its task changes, or with `service update --force`
+    /// [default: host]
+    #[arg(long, value_name = "KIND")]
+    pub default_user_namespace: Option<UserNamespace>,
 }

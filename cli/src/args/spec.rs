@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use warren_types::{
     Bytes, EndpointMode, ImageResolver, MilliCpu, NodeLabel, OnDisconnect, PullPolicy, RestartCondition,
-    Seccomp, Signal,
+    Seccomp, Signal, UserNamespace,
 };
 
 use super::update_policy::{RollbackFlags, UpdateFlags};
@@ -181,6 +181,10 @@ pub struct PrivilegeFlags {
     /// Seccomp profile: default or unconfined [default: default]
     #[arg(long, value_name = "PROFILE", value_parser = setting(str::parse::<Seccomp>))]
     pub seccomp: Option<Setting<Seccomp>>,
+    /// Users of the container: those of the node (host), or others without rights on the node, which no other task
+    /// has (private) [default: that of the cluster]
+    #[arg(long, value_name = "KIND", value_parser = setting(str::parse::<UserNamespace>))]
+    pub user_namespace: Option<Setting<UserNamespace>>,
     /// Mount the root file system read-only
     #[arg(
         long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"

@@ -26,7 +26,6 @@ const SERVICE_FLAGS: &[&str] = &[
     "--schedule",
     "--strategy",
     "--timezone",
-    "--user-namespace",
 ];
 
 /// Flags of `node update` and `node drain`.

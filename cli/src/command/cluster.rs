@@ -48,6 +48,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         verify_timeout: timeout,
         verify_check_add: check_add,
         verify_check_rm: check_rm,
+        default_user_namespace,
     } = args.clone();
     let verification = VerificationChange { enabled, remove_after, timeout, check_add, check_rm };
     let change = ClusterSettingsChange {
@@ -56,6 +57,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         data_plane,
         verification,
         admission_policy: None,
+        default_user_namespace,
         range_add,
     };
     let client = connect(global, what).await?;

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use warren_client::Client;
-use warren_proto::convert::data_plane;
+use warren_proto::convert::{data_plane, user_namespace};
 use warren_proto::v1;
 use warren_types::image_reference::split_reference;
 use warren_types::{
-    AdmissionPolicy, DataPlane, ImageResolver, NodeCheckOutcome, ServiceSpec, Timestamp, UserRole, Violation,
+    AdmissionPolicy, DataPlane, ImageResolver, NodeCheckOutcome, ServiceSpec, Timestamp, UserNamespace,
+    UserRole, Violation,
 };
 
 use crate::args::{GlobalArgs, OutputFormat};
@@ -77,6 +78,7 @@ fn checks(cluster: &ClusterState) -> Vec<CheckView> {
         logins(cluster),
         privileges(cluster),
         policy(cluster),
+        users_of_containers(cluster),
         images(cluster),
         versions(cluster),
     ]
@@ -157,6 +159,15 @@ fn policy(cluster: &ClusterState) -> CheckView {
     check("admission policy", &cluster.policy.weaker_rules(), message, hint)
 }
 
+fn users_of_containers(cluster: &ClusterState) -> CheckView {
+    let settings = cluster.info.settings.as_ref();
+    let default = settings.and_then(|settings| user_namespace(settings.default_user_namespace?).ok());
+    let found = default.filter(|default| *default == UserNamespace::Host);
+    let found = found.map(|default| format!("the default is {default}"));
+    let hint = "`warren cluster update --default-user-namespace private` gives services users without rights on nodes";
+    check("users of containers", &Vec::from_iter(found), "root of containers is root of their nodes", hint)
+}
+
 fn images(cluster: &ClusterState) -> CheckView {
     let has_digest = |spec: &ServiceSpec| {
         split_reference(spec.task.image.as_str()).is_ok_and(|parts| parts.digest.is_some())
@@ -191,6 +202,7 @@ mod tests {
         let settings = v1::ClusterSettings {
             data_plane: Some(v1::DataPlane::Wireguard.into()),
             verification: Some(v1::VerificationSettings { enabled: Some(true), ..Default::default() }),
+            default_user_namespace: Some(v1::UserNamespace::Private.into()),
             ..Default::default()
         };
         let version = "1.2.0".to_owned();
@@ -226,7 +238,7 @@ mod tests {
     #[test]
     fn each_weakness_is_named() {
         type Case = (&'static str, fn(&mut ClusterState), &'static str);
-        let cases: [Case; 9] = [
+        let cases: [Case; 10] = [
             (
                 "traffic between nodes",
                 |cluster| {
@@ -282,6 +294,14 @@ mod tests {
                 },
                 "operators may run services that give power over nodes, by the rules: operator.hostBinds, \
                  operator.hostNetwork",
+            ),
+            (
+                "users of containers",
+                |cluster| {
+                    let host = Some(v1::UserNamespace::Host.into());
+                    cluster.info.settings.as_mut().unwrap().default_user_namespace = host;
+                },
+                "root of containers is root of their nodes: the default is host",
             ),
             (
                 "images",

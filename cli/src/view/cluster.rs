@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use warren_proto::convert::{data_plane as data_plane_of, or_default};
+use warren_proto::convert::{data_plane as data_plane_of, or_default, user_namespace};
 use warren_proto::v1;
-use warren_types::{AdmissionPolicy, DataPlane, Timestamp, VerificationSettings};
+use warren_types::{AdmissionPolicy, DataPlane, Timestamp, UserNamespace, VerificationSettings};
 
 use super::{TimeView, age, duration, invalid_response, non_empty};
 use crate::failure::CommandError;
@@ -114,6 +114,9 @@ pub struct ClusterSettingsView {
     /// Also absent while nothing of it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     verification: Option<VerificationSettingsView>,
+    /// Also absent while it is host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default_user_namespace: Option<UserNamespace>,
 }
 
 #[derive(Debug, Serialize)]
@@ -149,12 +152,21 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
             verification,
             // `cluster policy show` prints it.
             admission_policy: _,
+            default_user_namespace,
             range_add: _,
         } = wire;
         // One of a newer manager is not shown.
         let data_plane = data_plane.and_then(|kind| data_plane_of(kind).ok());
         let verification = verification.and_then(VerificationSettingsView::new);
-        Self { max_replicas_per_service, task_history_limit, data_plane, verification }
+        let default_user_namespace = default_user_namespace.and_then(|kind| user_namespace(kind).ok());
+        let default_user_namespace = default_user_namespace.filter(|kind| *kind != UserNamespace::Host);
+        Self {
+            max_replicas_per_service,
+            task_history_limit,
+            data_plane,
+            verification,
+            default_user_namespace,
+        }
     }
 }
 

@@ -22,6 +22,11 @@ fn settings_are_changed_and_shown() {
     let text = person.ok(&["cluster", "update", "--data-plane", "routes"]);
     assert!(text.ends_with("dataPlane: routes\n"), "{text}");
     assert!(person.ok(&["cluster", "info"]).contains("trafficBetweenNodes: not encrypted (routes)\n"));
+    let text = person.ok(&["cluster", "update", "--default-user-namespace", "private"]);
+    assert!(text.ends_with("defaultUserNamespace: private\n"), "{text}");
+    let text = person.ok(&["cluster", "update", "--default-user-namespace", "host"]);
+    assert!(!text.contains("defaultUserNamespace"), "{text}");
+    person.fails(2, &["cluster", "update", "--default-user-namespace", "none"]);
     let text = person.fails(2, &["cluster", "update", "--data-plane", "bridge"]);
     assert!(text.contains("give vxlan, wireguard or routes"), "{text}");
 

@@ -6,7 +6,9 @@ use tonic::{Code, Request};
 use warren_core::State;
 use warren_core::state::previous_revision;
 use warren_proto::Problem;
-use warren_types::{AdmissionPolicy, Revision, Service, ServiceId, ServiceSpec, UserRole, Violations};
+use warren_types::{
+    ClusterSettings, Revision, Service, ServiceId, ServiceSpec, UserNamespace, UserRole, Violations,
+};
 
 use super::methods::CallerRole;
 
@@ -24,7 +26,11 @@ pub(super) fn user_role<T>(request: &Request<T>) -> UserRole {
 /// # Errors
 /// `PermissionDenied`, reason `NOT_ADMITTED`.
 pub(super) fn check_admission(role: UserRole, state: &State, spec: &ServiceSpec) -> Result<(), Problem> {
-    let refused = with_policy(state, |policy| policy.violations(role, spec));
+    let refused = with_settings(state, |settings| {
+        let mut refused = settings.admission_policy.violations(role, spec);
+        check_user_namespace(role, settings, spec, &mut refused);
+        refused
+    });
     not_admitted(spec, refused, "run")
 }
 
@@ -39,7 +45,11 @@ pub(super) fn check_service_admission(role: UserRole, state: &State, id: &Servic
         return Ok(());
     }
     let check = |spec: &ServiceSpec| {
-        let refused = with_policy(state, |policy| policy.privilege_violations(role, spec));
+        let refused = with_settings(state, |settings| {
+            let mut refused = settings.admission_policy.privilege_violations(role, spec);
+            check_user_namespace(role, settings, spec, &mut refused);
+            refused
+        });
         not_admitted(spec, refused, "run, change or enter")
     };
     check(&service.spec)?;
@@ -70,9 +80,10 @@ pub(super) fn check_rollback(
 /// # Errors
 /// As [`check_admission`].
 pub(super) fn check_import(role: UserRole, state: &State) -> Result<(), Problem> {
-    let is_limited =
-        |policy: &AdmissionPolicy| policy.rules(role).is_some_and(|rules| !rules.registries.is_empty());
-    if !with_policy(state, is_limited) {
+    let is_limited = |settings: &ClusterSettings| {
+        settings.admission_policy.rules(role).is_some_and(|rules| !rules.registries.is_empty())
+    };
+    if !with_settings(state, is_limited) {
         return Ok(());
     }
     let message = "an archive is of none of the registries in operator.registries of the admission policy; only \
@@ -80,10 +91,23 @@ pub(super) fn check_import(role: UserRole, state: &State) -> Result<(), Problem>
     Err(Problem::new(Code::PermissionDenied, "NOT_ADMITTED", message))
 }
 
-fn with_policy<T>(state: &State, read: impl FnOnce(&AdmissionPolicy) -> T) -> T {
+fn with_settings<T>(state: &State, read: impl FnOnce(&ClusterSettings) -> T) -> T {
     match state.cluster() {
-        Some(cluster) => read(&cluster.settings.admission_policy),
-        None => read(&AdmissionPolicy::default()),
+        Some(cluster) => read(&cluster.settings),
+        None => read(&ClusterSettings::default()),
+    }
+}
+
+/// While the default is private, only administrators give containers the users of the node.
+fn check_user_namespace(
+    role: UserRole,
+    settings: &ClusterSettings,
+    spec: &ServiceSpec,
+    refused: &mut Violations,
+) {
+    let is_private = settings.default_user_namespace == UserNamespace::Private;
+    if role != UserRole::Admin && is_private && spec.task.user_namespace == Some(UserNamespace::Host) {
+        refused.add("task.userNamespace", "is host, and the default of the cluster is private");
     }
 }
 
@@ -100,4 +124,30 @@ fn not_admitted(spec: &ServiceSpec, refused: Violations, action: &str) -> Result
         spec.name
     );
     Err(Problem { violations: refused, ..Problem::new(Code::PermissionDenied, "NOT_ADMITTED", message) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_types::TaskSpec;
+
+    #[test]
+    fn operators_may_not_leave_a_private_default() {
+        let task = TaskSpec::new("nginx:1.27".parse().unwrap());
+        let mut spec = ServiceSpec::new("web".parse().unwrap(), task);
+        for (asked, default, is_admitted) in [
+            (None, UserNamespace::Private, true),
+            (Some(UserNamespace::Private), UserNamespace::Private, true),
+            (Some(UserNamespace::Host), UserNamespace::Host, true),
+            (Some(UserNamespace::Host), UserNamespace::Private, false),
+        ] {
+            spec.task.user_namespace = asked;
+            let settings = ClusterSettings { default_user_namespace: default, ..ClusterSettings::default() };
+            for (role, is_admitted) in [(UserRole::Operator, is_admitted), (UserRole::Admin, true)] {
+                let mut refused = Violations::default();
+                check_user_namespace(role, &settings, &spec, &mut refused);
+                assert_eq!(refused.0.is_empty(), is_admitted, "{asked:?} {default:?}: {refused}");
+            }
+        }
+    }
 }

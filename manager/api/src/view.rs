@@ -51,7 +51,7 @@ impl Api {
             service_name: service.map(|s| s.spec.name.to_string()).unwrap_or_default(),
             slot: task.slot,
             revision: task.revision.number,
-            spec: Some((&task.revision.task).into()),
+            spec: Some((&*task.revision.assigned_task()).into()),
             ports: task.revision.ports.iter().map(Into::into).collect(),
             created_at: task.created_at.0,
             not_before: task.not_before().map(|at| at.0),

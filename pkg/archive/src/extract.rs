@@ -16,7 +16,9 @@ use nix::sys::stat::{
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, geteuid, linkat, symlinkat, unlinkat};
 use tar::{Archive, Entry, EntryType};
+use warren_types::IdRange;
 
+use crate::identity::as_owner;
 use crate::{Error, Result, RootDir, names_content, names_directory};
 
 /// Name of a file until it is complete.
@@ -50,7 +52,13 @@ impl Destination {
 ///
 /// # Errors
 /// All of [`Error`]. What was extracted before remains.
-pub fn extract(root: &RootDir, path: &Path, destination: Destination, input: impl Read) -> Result<()> {
+pub fn extract(root: &RootDir, path: &Path, destination: Destination, input: impl Read + Send) -> Result<()> {
+    let Some(ids) = root.ids else { return extract_entries(root, path, destination, input) };
+    let extracted = as_owner(ids.first, || extract_entries(root, path, destination, input));
+    extracted.map_err(Error::io("write as root of the container", path))?
+}
+
+fn extract_entries(root: &RootDir, path: &Path, destination: Destination, input: impl Read) -> Result<()> {
     let limit = Rc::new(Cell::new(MAX_HEADER));
     let mut archive = Archive::new(LimitedReader { input, limit: Rc::clone(&limit) });
     let mut extraction = None;
@@ -102,6 +110,7 @@ struct Extraction {
     /// Directories that get more entries: their modes and times are set at the end.
     open: Vec<(PathBuf, Attributes)>,
     is_root: bool,
+    ids: Option<IdRange>,
     next_number: u64,
 }
 
@@ -141,7 +150,8 @@ impl Extraction {
         };
         let base = base.ok_or_else(|| Error::NotFound { path: path.to_owned() })?;
         let path = if rename.is_some() { parent.to_owned() } else { path.to_owned() };
-        Ok(Self { base, path, rename, open: Vec::new(), is_root: geteuid().is_root(), next_number: 0 })
+        let (ids, is_root) = (root.ids, geteuid().is_root());
+        Ok(Self { base, path, rename, open: Vec::new(), is_root, ids, next_number: 0 })
     }
 
     fn add<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<()> {
@@ -149,14 +159,19 @@ impl Extraction {
         self.finish_directories(&name)?;
         let Some(file_name) = name.file_name() else { return Ok(()) };
         let header = entry.header();
-        let number = |number: io::Result<u64>| number.ok().and_then(|number| u32::try_from(number).ok());
+        let shown = self.path.join(&name);
+        let number = |number: io::Result<u64>| {
+            let id = number.ok().and_then(|number| u32::try_from(number).ok()).unwrap_or(0);
+            let on_node = self.ids.map_or(Some(id), |ids| ids.on_node(id));
+            on_node
+                .ok_or_else(|| Error::refused(&shown, "belongs to a user that the container does not have"))
+        };
         let attributes = Attributes {
             mode: Mode::from_bits_truncate(header.mode().map_err(Error::Archive)? & 0o7777),
-            owner: Uid::from_raw(number(header.uid()).unwrap_or(0)),
-            group: Gid::from_raw(number(header.gid()).unwrap_or(0)),
+            owner: Uid::from_raw(number(header.uid())?),
+            group: Gid::from_raw(number(header.gid())?),
             modified: TimeSpec::new(header.mtime().unwrap_or(0).try_into().unwrap_or(0), 0),
         };
-        let shown = self.path.join(&name);
         let parent = self.directory(name.parent().unwrap_or(Path::new("")))?;
         match header.entry_type() {
             EntryType::Directory => self.add_directory(&parent, &name, attributes),

@@ -2,7 +2,8 @@
 //!
 //! Paths are resolved inside of a [`RootDir`] by the kernel, so links in a container cannot lead to files of the node,
 //! not even if they change meanwhile. Memory does not depend on the size of files or trees. Owners (by number),
-//! modes, times, symbolic and hard links are kept; extended attributes are not.
+//! modes, times, symbolic and hard links are kept; extended attributes are not. Owners in an archive are those that a
+//! container sees, also if it has a user namespace of its own.
 //!
 //! Start reading at [`FileTree`] and [`extract`].
 
@@ -11,6 +12,7 @@
 mod blocking;
 mod error;
 mod extract;
+mod identity;
 mod tree;
 
 use std::fs::File;
@@ -19,6 +21,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use warren_types::IdRange;
 
 pub use blocking::{BlockingReader, BlockingWriter};
 pub use error::Error;
@@ -33,13 +36,22 @@ const MAX_RETRIES: usize = 128;
 
 /// The directory in which all paths are resolved.
 #[derive(Debug)]
-pub struct RootDir(OwnedFd);
+pub struct RootDir {
+    directory: OwnedFd,
+    ids: Option<IdRange>,
+}
 
 impl RootDir {
     /// Uses an open directory.
     #[must_use]
     pub fn new(directory: OwnedFd) -> Self {
-        Self(directory)
+        Self { directory, ids: None }
+    }
+
+    /// Its files are those of a container with these ids of the node; `None`: with the same ids as the node.
+    #[must_use]
+    pub fn with_ids(self, ids: Option<IdRange>) -> Self {
+        Self { ids, ..self }
     }
 
     /// Opens a directory.
@@ -47,7 +59,7 @@ impl RootDir {
     /// # Errors
     /// It cannot be opened.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        File::open(path).map(|file| Self(file.into()))
+        File::open(path).map(|file| Self::new(file.into()))
     }
 
     /// Opens a path as a handle, without access to its content. Links are followed inside of the root, the last one
@@ -60,11 +72,11 @@ impl RootDir {
         // Not absolute: an empty path is the root.
         let path = path.strip_prefix("/").unwrap_or(path);
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let mut opened = openat2(&self.0, path, how);
+        let mut opened = openat2(&self.directory, path, how);
         // The kernel cannot resolve `..` while any process renames or mounts something.
         for _ in 0..MAX_RETRIES {
             match opened {
-                Err(Errno::EAGAIN) => opened = openat2(&self.0, path, how),
+                Err(Errno::EAGAIN) => opened = openat2(&self.directory, path, how),
                 _ => break,
             }
         }
@@ -74,7 +86,7 @@ impl RootDir {
 
 impl AsFd for RootDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.directory.as_fd()
     }
 }
 

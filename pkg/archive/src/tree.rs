@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::sys::statfs::fstatfs;
 use tar::{Builder, EntryType, Header};
+use warren_types::IdRange;
 
 use crate::{Error, Result, RootDir, names_content, names_directory};
 
@@ -38,6 +39,7 @@ pub struct FileTree {
     /// Of its root in an archive; `.` for the content of a directory, `/` for all files.
     name: PathBuf,
     found: Found,
+    ids: Option<IdRange>,
 }
 
 #[derive(Debug)]
@@ -76,11 +78,13 @@ impl Found {
         File::open(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).map_err(Error::io("open", path))
     }
 
-    fn header(&self) -> Header {
+    /// With the owners that a container with these ids sees.
+    fn header(&self, ids: Option<IdRange>) -> Header {
+        let seen = |id: u32| ids.map_or(id, |ids| ids.in_container(id));
         let mut header = Header::new_gnu();
         header.set_mode(self.stat.st_mode & 0o7777);
-        header.set_uid(self.stat.st_uid.into());
-        header.set_gid(self.stat.st_gid.into());
+        header.set_uid(seen(self.stat.st_uid).into());
+        header.set_gid(seen(self.stat.st_gid).into());
         header.set_mtime(self.stat.st_mtime.try_into().unwrap_or(0));
         header.set_size(0);
         header
@@ -104,7 +108,7 @@ impl FileTree {
             Some(name) if !names_content(path) => name.into(),
             _ => ".".into(),
         };
-        Ok(Self { path: path.to_owned(), name, found })
+        Ok(Self { path: path.to_owned(), name, found, ids: root.ids })
     }
 
     /// Writes the archive and returns its writer. `left_out` gets a sentence about each file that is not copied.
@@ -112,8 +116,8 @@ impl FileTree {
     /// # Errors
     /// A file cannot be read; [`Error::Archive`] if `out` fails.
     pub fn write_to<W: Write>(self, out: W, left_out: &mut dyn FnMut(String)) -> Result<W> {
-        let Self { path, name, found } = self;
-        let mut archive = ArchiveWriter { out: Builder::new(out), links: BTreeMap::new(), left_out };
+        let Self { path, name, found, ids } = self;
+        let mut archive = ArchiveWriter { out: Builder::new(out), links: BTreeMap::new(), left_out, ids };
         let mut open = Vec::new();
         archive.add(found, path, name, &mut open)?;
         while let Some(OpenDirectory { entries, handle, path, name }) = open.last_mut() {
@@ -148,6 +152,7 @@ struct ArchiveWriter<'a, W: Write> {
     /// First names of files with several ones, by device and inode.
     links: BTreeMap<(u64, u64), PathBuf>,
     left_out: &'a mut dyn FnMut(String),
+    ids: Option<IdRange>,
 }
 
 impl<W: Write> ArchiveWriter<'_, W> {
@@ -162,7 +167,7 @@ impl<W: Write> ArchiveWriter<'_, W> {
             (self.left_out)(format!("{} {reason}", path.display()));
             return Ok(());
         }
-        let mut header = found.header();
+        let mut header = found.header(self.ids);
         match found.kind() {
             SFlag::S_IFDIR => {
                 if open.len() >= MAX_DEPTH {

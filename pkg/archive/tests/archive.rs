@@ -4,12 +4,13 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 
 use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 use warren_archive::{Destination, Error, FileTree, RootDir, extract};
+use warren_types::IdRange;
 
 fn root(dir: &TempDir) -> RootDir {
     RootDir::open(dir.path()).unwrap()
@@ -139,4 +140,43 @@ fn hostile_archive_is_refused_and_leaves_no_part() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     unpack(&dir, "/", Destination::Into, &entry("/file", EntryType::Regular, "", b"x")).unwrap();
     assert_eq!(fs::read_to_string(dir.path().join("file")).unwrap(), "x");
+}
+
+#[test]
+fn owners_are_those_of_the_container() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ids = |first| Some(IdRange { first });
+    let owner = |path: &Path| fs::symlink_metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
+    fs::create_dir(from.path().join("a")).unwrap();
+    fs::write(from.path().join("a/one"), "one").unwrap();
+    symlink("one", from.path().join("a/link")).unwrap();
+    for (name, id) in [("a", 1_000_000), ("a/one", 1_000_033), ("a/link", 7)] {
+        lchown(from.path().join(name), Some(id), Some(id)).unwrap();
+    }
+    let archive = packed(&root(&from).with_ids(ids(1_000_000)), "/a", false).unwrap();
+    // A directory that only the other user may enter: the privileges of root stay.
+    fs::set_permissions(to.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    lchown(to.path(), Some(2_000_033), Some(2_000_033)).unwrap();
+    let into = root(&to).with_ids(ids(2_000_000));
+    extract(&into, Path::new("/"), Destination::Named, &archive[..]).unwrap();
+    assert_eq!(owner(&to.path().join("a")), (2_000_000, 2_000_000));
+    assert_eq!(owner(&to.path().join("a/one")), (2_000_033, 2_000_033));
+    assert_eq!(owner(&to.path().join("a/link")), (2_065_534, 2_065_534), "a user that the container lacks");
+    // What the archive does not name belongs to the container's root.
+    let below = entry("new/file", EntryType::Regular, "", b"x");
+    extract(&into, Path::new("/"), Destination::Into, &below[..]).unwrap();
+    assert_eq!(owner(&to.path().join("new")), (2_000_000, 2_000_000));
+    let mut header = Header::new_gnu();
+    header.set_path("far").unwrap();
+    header.set_mode(0o644);
+    header.set_size(0);
+    header.set_uid(70_000);
+    header.set_cksum();
+    let mut far = Builder::new(Vec::new());
+    far.append(&header, &b""[..]).unwrap();
+    let far = far.into_inner().unwrap();
+    let refused = extract(&into, Path::new("/"), Destination::Into, &far[..]).unwrap_err();
+    assert!(matches!(&refused, Error::Refused { .. }) && !to.path().join("far").exists(), "{refused}");
+    let own = tempfile::NamedTempFile::new().unwrap();
+    assert_eq!(owner(own.path()).0, 0, "only another thread had the identity");
 }

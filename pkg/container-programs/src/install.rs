@@ -41,6 +41,7 @@ macro_rules! embedded {
 const LOGGER: EmbeddedProgram = embedded!("warren-logger");
 const INIT: EmbeddedProgram = embedded!("warren-init");
 const EXEC: EmbeddedProgram = embedded!("warren-exec");
+const NAMESPACES: EmbeddedProgram = embedded!("warren-namespaces");
 
 /// Executable by all, writable only by the owner: containers may run as any user.
 const FILE_MODE: u32 = 0o755;
@@ -58,6 +59,8 @@ pub struct ContainerPrograms {
     pub init: PathBuf,
     /// Started with a socket for the messages of [`plan`](crate::plan) as its standard input.
     pub exec: PathBuf,
+    /// Makes namespaces, which its caller binds to files.
+    pub namespaces: PathBuf,
 }
 
 impl ContainerPrograms {
@@ -65,7 +68,7 @@ impl ContainerPrograms {
     #[must_use]
     pub fn in_dir(dir: &Path) -> Self {
         let path = |program: &EmbeddedProgram| dir.join(program.name);
-        Self { logger: path(&LOGGER), init: path(&INIT), exec: path(&EXEC) }
+        Self { logger: path(&LOGGER), init: path(&INIT), exec: path(&EXEC), namespaces: path(&NAMESPACES) }
     }
 }
 
@@ -76,7 +79,7 @@ impl ContainerPrograms {
 /// # Errors
 /// [`Error::Install`] and [`Error::Execute`].
 pub fn ensure_installed(dir: &Path) -> Result<ContainerPrograms, Error> {
-    for program in [LOGGER, INIT, EXEC] {
+    for program in [LOGGER, INIT, EXEC, NAMESPACES] {
         ensure(dir, &program)?;
     }
     Ok(ContainerPrograms::in_dir(dir))
@@ -189,7 +192,7 @@ mod tests {
         let before = (inode(&programs.logger), inode(&programs.init));
         assert_eq!(ensure_installed(scratch.path()).unwrap(), programs);
         assert_eq!((inode(&programs.logger), inode(&programs.init)), before);
-        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 3);
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 4);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!   agent and containerd, and writes the files that `pkg/container-logs/` describes and reads.
 //! * `warren-init` (`program/init.rs`) is the first process of a container that asks for one, or for an input.
 //! * `warren-exec` (`program/exec.rs`) runs a program inside a running container; [`plan`] is its input.
+//! * `warren-namespaces` (`program/namespaces.rs`) makes the user namespace of a container for the agent.
 //! * [`ensure_installed`] writes these programs, embedded in this library, to an executable path.
 //!
 //! The programs must depend only on the standard library.

@@ -36,6 +36,8 @@ pub struct ExecPlan {
     pub rlimits: Vec<(u32, u64, u64)>,
     /// Seccomp filters, installed in this order: each the instructions of a classic BPF program.
     pub seccomp_filters: Vec<Vec<u8>>,
+    /// The id on the host of id 0 of the container, if it has a user namespace of its own.
+    pub first_id: Option<u32>,
 }
 
 /// Capability sets, one bit per capability number.
@@ -91,6 +93,7 @@ const CAPABILITIES: u8 = 10;
 const NO_NEW_PRIVILEGES: u8 = 11;
 const LIMIT: u8 = 12;
 const FILTER: u8 = 13;
+const FIRST_ID: u8 = 14;
 
 impl ExecPlan {
     /// Encodes the plan, prefixed with its length.
@@ -121,6 +124,7 @@ impl ExecPlan {
             put(LIMIT, &[&resource.to_le_bytes()[..], &soft.to_le_bytes(), &hard.to_le_bytes()].concat());
         }
         self.seccomp_filters.iter().for_each(|filter| put(FILTER, filter));
+        self.first_id.iter().for_each(|id| put(FIRST_ID, &id.to_le_bytes()));
         let mut sent = u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes().to_vec();
         sent.extend(body);
         sent
@@ -159,6 +163,7 @@ impl ExecPlan {
                     plan.rlimits.push((decode_u32(resource)?, decode_u64(soft)?, decode_u64(hard)?));
                 }
                 FILTER => plan.seccomp_filters.push(content.to_vec()),
+                FIRST_ID => plan.first_id = Some(decode_u32(content)?),
                 _ => return None,
             }
         }
@@ -246,6 +251,7 @@ mod tests {
             no_new_privileges: true,
             rlimits: vec![(7, 1, u64::MAX)],
             seccomp_filters: vec![vec![1; 16], vec![2; 8]],
+            first_id: Some(1_000_000),
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 use warren_client::{Client, Error, TaskFilter};
 use warren_proto::v1;
-use warren_types::{Mount, MountSource, TaskId, TaskSpec};
+use warren_types::{Mount, MountSource, TaskId, TaskSpec, UserNamespace};
 
 use crate::docker_error::DockerError;
 use crate::images::{familiar, split_tag};
@@ -428,6 +428,7 @@ impl ContainerView {
             "OomScoreAdj": spec.oom_score_adj.unwrap_or(0), "PidsLimit": limits.pids.unwrap_or(0),
             "Sysctls": spec.sysctls, "ShmSize": spec.shm_size.map_or(0, |size| size.0), "Runtime": "runc",
             "StorageOpt": spec.storage_limit.map(|limit| json!({"size": limit.0.to_string()})),
+            "UsernsMode": spec.user_namespace.map_or("", UserNamespace::as_str),
         });
         let config = json!({
             "Hostname": spec.hostname, "User": container.user.unwrap_or_default(), "Tty": spec.tty,

@@ -161,7 +161,8 @@ impl NetworkBackend for LinuxNetwork {
             let _beside_others = inner.pass_lock.read().await;
             let (link, version) = inner.state().admit(&task)?;
             // The task's link and its membership in networks are independent.
-            let (path, written) = tokio::join!(inner.attach(link), inner.write_firewall(version));
+            let (path, written) =
+                tokio::join!(inner.attach(link, task.namespace), inner.write_firewall(version));
             written?;
             path
         })
@@ -260,10 +261,10 @@ impl LinuxInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn attach(&self, link: TaskLink) -> Result<PathBuf, Error> {
+    async fn attach(&self, link: TaskLink, namespace: Option<PathBuf>) -> Result<PathBuf, Error> {
         let directory = self.directory.clone();
-        run_on_thread(&format!("attaching task {}", link.task), move || attach::ensure(&directory, &link))
-            .await
+        let what = format!("attaching task {}", link.task);
+        run_on_thread(&what, move || attach::ensure(&directory, &link, namespace.as_deref())).await
     }
 
     /// Returns the version of the firewall without the task.

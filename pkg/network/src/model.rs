@@ -5,6 +5,7 @@ mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use cluster::{Balancing, ClusterNetwork, DEFAULT_NETWORK, Network, NetworkNumber, Peer};
@@ -43,6 +44,8 @@ pub struct TaskNetwork {
     pub task: TaskKey,
     /// Its address and networks.
     pub attachment: Attachment,
+    /// The namespace that it gets, a file to which one is bound; `None`: the one that it has, else a new one.
+    pub namespace: Option<PathBuf>,
 }
 
 /// A host port, published in host mode by one service of this node.
@@ -107,7 +110,7 @@ impl NodeNetwork {
         let mut refused = Vec::new();
         let mut admitted = Self { tasks: BTreeMap::new(), ..self.clone() };
         for (task, attachment) in self.tasks.clone() {
-            let task = TaskNetwork { task, attachment };
+            let task = TaskNetwork { task, attachment, namespace: None };
             match admitted.admit(&task) {
                 Ok(()) => drop(admitted.tasks.insert(task.task, task.attachment)),
                 Err(error) => refused.push(error),
@@ -151,6 +154,7 @@ mod tests {
         let task = |name: &str, last| TaskNetwork {
             task: TaskKey::parse(name).unwrap(),
             attachment: Attachment::new(Ipv4Addr::new(10, 210, 7, last)),
+            namespace: None,
         };
         node.tasks.insert(task("a", 2).task, task("a", 2).attachment);
         assert!(node.admit(&task("a", 2)).is_ok(), "again is harmless");

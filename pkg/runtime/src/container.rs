@@ -7,6 +7,7 @@ mod resources;
 mod security;
 mod status;
 mod storage;
+mod users;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ pub use security::{DevicePermissions, HostDevice, NetworkMode, SeccompPolicy};
 pub use status::{ContainerStatus, ProcessExit, ProcessState, RuntimeEvent, RuntimeInfo, SweepReport};
 pub use storage::{ContainerMount, ContainerMountSource, HostFile, MountPropagation};
 pub(crate) use storage::{INIT, STDIN};
+pub use users::PrivateUsers;
 
 /// Largest assignment in a container record. Larger ones would slow down every listing.
 pub const MAX_ASSIGNMENT: usize = 16 << 10;
@@ -103,6 +105,8 @@ pub struct ContainerSpec {
     pub no_new_privileges: bool,
     /// Allowed system calls.
     pub seccomp: SeccompPolicy,
+    /// Its user namespace, which exists; `None`: that of the host.
+    pub user_namespace: Option<PrivateUsers>,
     /// Devices of the host.
     pub devices: Vec<HostDevice>,
 
@@ -154,6 +158,7 @@ impl ContainerSpec {
             cap_drop: Vec::new(),
             no_new_privileges: false,
             seccomp: SeccompPolicy::default(),
+            user_namespace: None,
             devices: Vec::new(),
             read_only_root: false,
             mounts: Vec::new(),
@@ -182,6 +187,7 @@ impl ContainerSpec {
         security::check_capabilities("cap_drop", &self.cap_drop)?;
         security::check_devices(&self.devices)?;
         storage::check_mounts(self)?;
+        self.user_namespace.as_ref().map_or(Ok(()), |namespace| users::check(namespace, self))?;
         self.log.check(self.tty)?;
         self.stdin.as_ref().map_or(Ok(()), |input| input.check(&self.log))?;
         self.check_metadata()

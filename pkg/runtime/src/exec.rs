@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use oci_spec::runtime as oci;
 use tokio::io::{AsyncRead, AsyncWrite};
 use warren_container_programs::plan::ExecPlan;
-use warren_types::Signal;
+use warren_types::{IdRange, Signal};
 
 use crate::Result;
 use crate::error::Error;
@@ -49,6 +49,8 @@ pub struct ContainerHandles {
     pub root: OwnedFd,
     /// Its network namespace.
     pub network: OwnedFd,
+    /// The ids of its users on the host; `None` without a user namespace of its own.
+    pub ids: Option<IdRange>,
 }
 
 /// Input of a process.

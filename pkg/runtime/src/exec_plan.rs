@@ -46,6 +46,7 @@ pub(crate) fn exec_plan(document: &oci::Spec) -> Result<ExecPlan, String> {
         rlimits: limits.map(|limit| (resource(limit.typ()), limit.soft(), limit.hard())).collect(),
         seccomp_filters: linux.seccomp().as_ref().map(filters).transpose()?.unwrap_or_default(),
         cgroup: cgroup.display().to_string(),
+        first_id: linux.uid_mappings().iter().flatten().next().map(oci::LinuxIdMapping::host_id),
         ..ExecPlan::default()
     })
 }

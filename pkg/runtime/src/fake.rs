@@ -263,6 +263,7 @@ impl State {
             stop_signal: spec.stop_signal.unwrap_or(Signal::TERM),
             process: ProcessState::Absent,
             has_snapshot: true,
+            ids: spec.user_namespace.as_ref().map(|namespace| namespace.ids),
         };
         // Like the real one, a failed creation of a process leaves record and file system.
         let made = match &script.create_error {

@@ -145,7 +145,7 @@ fn check_host_mounts(mounts: &[ContainerMount]) -> Result<(), Error> {
 }
 
 /// The mount that contains a path, and its propagation, from the text of a `mountinfo` (proc(5)).
-fn mount_of<'a>(table: &'a str, path: &Path) -> (PathBuf, &'a str) {
+pub(crate) fn mount_of<'a>(table: &'a str, path: &Path) -> (PathBuf, &'a str) {
     let mounts = table.lines().filter_map(|line| {
         let target = line.split(' ').nth(4)?;
         let before = line.split(" - ").next()?;

@@ -126,9 +126,8 @@ fn mount_snapshot(found: &Mount, place: &Path) -> io::Result<()> {
     }
 }
 
-/// Options of a read-only overlay, with layers relative to their common directory: the kernel takes one page
-/// of options, which is too small for the full paths of many layers.
-fn overlay(options: &[String]) -> io::Result<(PathBuf, String)> {
+/// The common directory of the layers of an overlay, and their paths relative to it, top first.
+pub(crate) fn relative_layers(options: &[String]) -> io::Result<(PathBuf, Vec<String>)> {
     let missing = || io::Error::other("the snapshot has no layers");
     let lower = options.iter().find_map(|option| option.strip_prefix("lowerdir=")).ok_or_else(missing)?;
     let layers: Vec<&Path> = lower.split(':').map(Path::new).collect();
@@ -141,7 +140,15 @@ fn overlay(options: &[String]) -> io::Result<(PathBuf, String)> {
         Ok(rest) => rest.display().to_string(),
         Err(_) => layer.display().to_string(),
     });
-    let lower = format!("lowerdir={}", names.collect::<Vec<_>>().join(":"));
+    let names = names.collect();
+    Ok((common, names))
+}
+
+/// Options of a read-only overlay, with layers relative to their common directory: the kernel takes one page
+/// of options, which is too small for the full paths of many layers.
+fn overlay(options: &[String]) -> io::Result<(PathBuf, String)> {
+    let (common, names) = relative_layers(options)?;
+    let lower = format!("lowerdir={}", names.join(":"));
     // Flags are passed separately, and nothing is written.
     let other = options.iter().filter(|option| {
         let name = option.split('=').next().unwrap_or_default();

@@ -38,6 +38,7 @@ pub mod supervise;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod usage;
+mod user_namespace;
 
 use std::path::PathBuf;
 
@@ -48,8 +49,8 @@ pub use cgroup::{CgroupSupport, CgroupVersion};
 pub use container::{
     ContainerId, ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner,
     ContainerReservations, ContainerSpec, ContainerStatus, ContainerUlimit, DevicePermissions, HostDevice,
-    HostFile, MAX_ASSIGNMENT, MIN_CPU, MIN_MEMORY, MountPropagation, NetworkMode, OutputTarget, ProcessExit,
-    ProcessState, RuntimeEvent, RuntimeInfo, SeccompPolicy, StandardInput, SweepReport,
+    HostFile, MAX_ASSIGNMENT, MIN_CPU, MIN_MEMORY, MountPropagation, NetworkMode, OutputTarget, PrivateUsers,
+    ProcessExit, ProcessState, RuntimeEvent, RuntimeInfo, SeccompPolicy, StandardInput, SweepReport,
 };
 pub use error::Error;
 pub use exec::{

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime as oci;
 use warren_image::RunConfig;
+use warren_types::ID_RANGE_SIZE;
 
 use crate::container::{
     ContainerId, ContainerSpec, DevicePermissions, INIT, NetworkMode, STDIN, SeccompPolicy,
@@ -172,11 +173,16 @@ fn linux(
     let mut linux = oci::Linux::default();
     linux
         .set_cgroups_path(Some(cgroup_path(cgroup_parent, &spec.id)))
-        .set_namespaces(Some(namespaces(&spec.network, host)))
+        .set_namespaces(Some(namespaces(spec, host)))
         .set_resources(Some(resources::resources(spec, &meant.devices, host)))
         .set_devices(Some(meant.devices.iter().map(device).collect()))
         .set_sysctl(Some(defaults::sysctls(spec)))
         .set_rootfs_propagation(mounts::root_propagation(spec));
+    if let Some(users) = &spec.user_namespace {
+        let mut ids = oci::LinuxIdMapping::default();
+        ids.set_host_id(users.ids.first).set_size(ID_RANGE_SIZE);
+        linux.set_uid_mappings(Some(vec![ids])).set_gid_mappings(Some(vec![ids]));
+    }
     let fenced = !spec.privileged;
     linux
         .set_masked_paths(fenced.then(defaults::masked_paths))
@@ -201,10 +207,10 @@ fn device(node: &DeviceNode) -> oci::LinuxDevice {
     device
 }
 
-fn namespaces(network: &NetworkMode, host: HostFeatures) -> Vec<oci::LinuxNamespace> {
+fn namespaces(spec: &ContainerSpec, host: HostFeatures) -> Vec<oci::LinuxNamespace> {
     use oci::LinuxNamespaceType as Type;
     let mut kinds = vec![(Type::Pid, None), (Type::Ipc, None), (Type::Uts, None), (Type::Mount, None)];
-    match network {
+    match &spec.network {
         NetworkMode::Isolated => kinds.push((Type::Network, None)),
         NetworkMode::Joined(path) => kinds.push((Type::Network, Some(path.clone()))),
         NetworkMode::Host => {}
@@ -213,6 +219,7 @@ fn namespaces(network: &NetworkMode, host: HostFeatures) -> Vec<oci::LinuxNamesp
     if host.unified_cgroups {
         kinds.push((Type::Cgroup, None));
     }
+    kinds.extend(spec.user_namespace.as_ref().map(|users| (Type::User, Some(users.namespace()))));
     let namespace = |(kind, path)| {
         let mut namespace = oci::LinuxNamespace::default();
         namespace.set_typ(kind).set_path(path);

@@ -1,6 +1,7 @@
 //! A containerd for one test, with its own directories and cgroups; nothing is left when it is dropped.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,6 +42,9 @@ impl PrivateContainerd {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let dir =
             tempfile::Builder::new().prefix("warren-").tempdir().expect("a temporary directory can be made");
+        // Users of containers with user namespaces of their own pass through it.
+        let permissions = fs::Permissions::from_mode(0o711);
+        fs::set_permissions(dir.path(), permissions).expect("it has just been made");
         let namespace = format!("warren-test-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut options = Self::options_in(dir.path());
         change(&mut options, dir.path());

@@ -40,5 +40,7 @@ mod strays;
 mod supervision;
 #[path = "suite/usage.rs"]
 mod usage;
+#[path = "suite/users.rs"]
+mod users;
 #[path = "suite/views.rs"]
 mod views;

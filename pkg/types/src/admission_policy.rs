@@ -199,6 +199,8 @@ impl AdmissionRules {
             network,
             dns: _,
             allow_metadata,
+            // Whether it is a privilege depends on the default of the cluster.
+            user_namespace: _,
         } = &spec.task;
         let host_network = *network == TaskNetworkMode::Host;
         let unconfined = *seccomp == Seccomp::Unconfined;

@@ -3,7 +3,10 @@
 use ipnet::Ipv4Net;
 
 use crate::spec::MAX_REPLICAS;
-use crate::{AdmissionPolicy, DataPlane, VerificationChange, VerificationSettings, Violation, Violations};
+use crate::{
+    AdmissionPolicy, DataPlane, UserNamespace, VerificationChange, VerificationSettings, Violation,
+    Violations,
+};
 
 /// The most ended tasks of a slot that can be kept.
 const MAX_TASK_HISTORY_LIMIT: u32 = 100;
@@ -21,6 +24,8 @@ pub struct ClusterSettings {
     pub verification: VerificationSettings,
     /// What services of operators may do.
     pub admission_policy: AdmissionPolicy,
+    /// The user namespace of services that name none, as of their newest revision.
+    pub default_user_namespace: UserNamespace,
 }
 
 impl Default for ClusterSettings {
@@ -31,6 +36,7 @@ impl Default for ClusterSettings {
             data_plane: DataPlane::default(),
             verification: VerificationSettings::default(),
             admission_policy: AdmissionPolicy::default(),
+            default_user_namespace: UserNamespace::default(),
         }
     }
 }
@@ -48,6 +54,8 @@ pub struct ClusterSettingsChange {
     pub verification: VerificationChange,
     /// See [`ClusterSettings::admission_policy`]; replaced as a whole.
     pub admission_policy: Option<AdmissionPolicy>,
+    /// See [`ClusterSettings::default_user_namespace`].
+    pub default_user_namespace: Option<UserNamespace>,
     /// Address ranges that the cluster gets beside those that it has.
     pub range_add: Vec<Ipv4Net>,
 }
@@ -64,6 +72,7 @@ impl ClusterSettings {
             data_plane,
             verification,
             admission_policy,
+            default_user_namespace,
             range_add: _,
         } = change;
         let changed = Self {
@@ -72,6 +81,7 @@ impl ClusterSettings {
             data_plane: data_plane.unwrap_or(self.data_plane),
             verification: self.verification.changed(verification),
             admission_policy: admission_policy.as_ref().unwrap_or(&self.admission_policy).clone(),
+            default_user_namespace: default_user_namespace.unwrap_or(self.default_user_namespace),
         };
         changed.validate().into_result(changed)
     }
@@ -83,6 +93,7 @@ impl ClusterSettings {
             data_plane: _,
             verification,
             admission_policy,
+            default_user_namespace: _,
         } = self;
         let ranges = [
             ("maxReplicasPerService", *max_replicas_per_service, 1..=MAX_REPLICAS),
@@ -116,6 +127,11 @@ mod tests {
         let change = ClusterSettingsChange { data_plane: Some(DataPlane::Wireguard), ..Default::default() };
         let encrypted = after.changed(&change).unwrap();
         assert_eq!(encrypted, ClusterSettings { data_plane: DataPlane::Wireguard, ..after.clone() });
+        let private = Some(UserNamespace::Private);
+        let change = ClusterSettingsChange { default_user_namespace: private, ..Default::default() };
+        let isolated = after.changed(&change).unwrap();
+        assert_eq!(isolated.default_user_namespace, UserNamespace::Private);
+        assert_eq!(isolated.changed(&ClusterSettingsChange::default()).unwrap(), isolated);
     }
 
     #[test]

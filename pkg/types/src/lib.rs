@@ -17,6 +17,7 @@ pub mod data_plane;
 #[cfg(feature = "strategies")]
 pub mod fixtures;
 pub mod id;
+mod id_range;
 pub mod image_reference;
 pub mod member;
 pub mod name;
@@ -55,6 +56,7 @@ pub use data_plane::{DataPlane, WireGuardKey};
 pub use id::{
     ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, UserId, VolumeId,
 };
+pub use id_range::{ID_RANGE_SIZE, IdRange};
 pub use member::{ManagerAddress, Member, MemberId, ParseManagerAddressError, Suffrage};
 pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, UserName, VolumeName};
 pub use network::{
@@ -80,7 +82,7 @@ pub use spec::{
     NetworkAttachment, NodeLabel, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe,
     Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp,
     SecretObjectMount, ServiceMode, ServiceSpec, Taint, TaintEffect, TaintSelector, TaskNetworkMode,
-    TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
+    TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder, UpdatePolicy, UserNamespace,
 };
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};

@@ -1,5 +1,6 @@
 //! The objects that a cluster stores. ARCHITECTURE.md has the table of who writes which field.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use crate::spec::validate_labels;
 use crate::{
     BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
     NodeVerification, Placement, PublicKeyHash, PublishedPort, Resources, SecretObjectVersion, ServiceId,
-    ServiceSpec, Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, Violations,
-    VolumeName, WireGuardKey,
+    ServiceSpec, Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, UserNamespace,
+    Violations, VolumeName, WireGuardKey,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.
@@ -155,6 +156,22 @@ pub struct Revision {
     pub secret_objects: Vec<SecretObjectVersion>,
     /// The labels of the service that its templates use, as they were when the revision was created.
     pub labels: BTreeMap<String, String>,
+    /// Which users of the node those of its containers are: what the task asks for, or the default of the cluster at
+    /// the creation of the revision.
+    pub user_namespace: UserNamespace,
+}
+
+impl Revision {
+    /// The task as its nodes get it, which do not know the defaults of the cluster.
+    pub fn assigned_task(&self) -> Cow<'_, TaskSpec> {
+        match self.user_namespace {
+            UserNamespace::Private if self.task.user_namespace.is_none() => {
+                let user_namespace = Some(UserNamespace::Private);
+                Cow::Owned(TaskSpec { user_namespace, ..self.task.clone() })
+            }
+            UserNamespace::Host | UserNamespace::Private => Cow::Borrowed(&self.task),
+        }
+    }
 }
 
 /// One run of a slot on one node. A task is never moved, only replaced.

@@ -15,7 +15,7 @@ use crate::{
     OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode,
     PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount,
     ServiceMode, ServiceName, ServicePort, ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec,
-    Ulimit, UlimitName, UpdateOrder, UpdatePolicy,
+    Ulimit, UlimitName, UpdateOrder, UpdatePolicy, UserNamespace,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -260,7 +260,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
             };
             let hooks: Vec<LifecycleHook> = command.iter().map(hook).collect();
             let (post_start, pre_stop) = (hooks.clone(), if init { hooks } else { Vec::new() });
-            TaskSpec {
+            let spec = TaskSpec {
                 image,
                 pull,
                 resolve_image,
@@ -305,6 +305,11 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 network,
                 dns,
                 allow_metadata,
+                user_namespace: init.then_some(UserNamespace::Host),
+            };
+            match stdin && spec.private_users_conflict().is_none() {
+                true => TaskSpec { user_namespace: Some(UserNamespace::Private), ..spec },
+                false => spec,
             }
         },
     )

@@ -25,6 +25,7 @@ impl From<&ClusterSettings> for v1::ClusterSettings {
             data_plane,
             verification,
             admission_policy,
+            default_user_namespace,
         } = settings;
         Self {
             max_replicas_per_service: Some(*max_replicas_per_service),
@@ -33,6 +34,7 @@ impl From<&ClusterSettings> for v1::ClusterSettings {
             data_plane: Some(data_plane.to_wire()),
             verification: Some(verification.to_wire()),
             admission_policy: Some(admission_policy.to_wire()),
+            default_user_namespace: Some(default_user_namespace.to_wire()),
         }
     }
 }
@@ -45,6 +47,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             data_plane,
             verification,
             admission_policy,
+            default_user_namespace,
             range_add,
         } = change;
         Self {
@@ -54,6 +57,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             data_plane: data_plane.to_wire(),
             verification: or_default::to_wire(verification),
             admission_policy: admission_policy.to_wire(),
+            default_user_namespace: default_user_namespace.to_wire(),
         }
     }
 }
@@ -71,17 +75,20 @@ impl WireForm<v1::ClusterSettings> for ClusterSettingsChange {
             data_plane,
             verification,
             admission_policy,
+            default_user_namespace,
         } = wire;
         let range_add = read_field("rangeAdd", range_add)?;
         let data_plane = read_field("dataPlane", data_plane)?;
         let verification = or_default::from_wire(verification)?;
         let admission_policy = read_field("admissionPolicy", admission_policy)?;
+        let default_user_namespace = read_field("defaultUserNamespace", default_user_namespace)?;
         Ok(Self {
             max_replicas_per_service,
             task_history_limit,
             data_plane,
             verification,
             admission_policy,
+            default_user_namespace,
             range_add,
         })
     }

@@ -2,6 +2,7 @@
 
 use warren_types::spec::{
     FailureAction, ImageResolver, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder,
+    UserNamespace,
 };
 use warren_types::{
     Availability, CaPhase, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCheckOutcome,
@@ -72,6 +73,7 @@ enums! {
         New Pending Assigned Accepted Preparing Ready Starting Running Complete Shutdown Failed Rejected
     } "a state that this version supports";
     UpdateOrder { StartFirst StopFirst } "start-first or stop-first";
+    UserNamespace { Host Private } "host or private";
     VerificationState { Unverified Pending InProgress Verified Failed } "a state that this version supports";
 }
 
@@ -90,7 +92,7 @@ macro_rules! optional_enums {
     )*};
 }
 
-optional_enums! { FailureAction Suffrage UpdateOrder }
+optional_enums! { FailureAction Suffrage UpdateOrder UserNamespace }
 
 /// Functions that read an enum from its number on the wire. The violation's path is empty: nest it under the field's.
 macro_rules! readers {
@@ -116,6 +118,7 @@ readers! {
     node_status: NodeStatus
     secret_object_kind: SecretObjectKind
     task_state: TaskState
+    user_namespace: UserNamespace
     user_role: UserRole
 }
 

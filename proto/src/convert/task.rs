@@ -25,7 +25,7 @@ wire_structs! {
         privileged, cap_add, cap_drop, no_new_privileges, seccomp, devices, read_only, mounts, secrets, configs, health,
         restart by or_default, stop_after_ms: on_disconnect,
         logs by or_default, network by or_default, dns by or_default, allow_metadata, post_start, pre_stop,
-        resolve_image, storage_limit_bytes: storage_limit
+        resolve_image, storage_limit_bytes: storage_limit, user_namespace
     };
     DnsSettings as DnsSettings { servers, searches };
     NetworkAttachment as NetworkAttachment { network, aliases };

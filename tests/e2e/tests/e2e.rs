@@ -58,6 +58,7 @@ mod e2e {
     pub mod traffic;
     pub mod updates;
     pub mod upgrade;
+    pub mod user_namespaces;
     pub mod verification;
     pub mod volumes;
     pub mod worker_disk;

@@ -89,7 +89,8 @@ fn node(input: &mut Unstructured<'_>) -> Result<NodeNetwork> {
         let networks = (1..=4).filter(|_| bool::arbitrary(input).unwrap_or_default()).collect();
         let attachment =
             Attachment { networks, allows_metadata: bool::arbitrary(input)?, ..Attachment::new(address) };
-        let task = TaskNetwork { task: TaskKey::parse(&format!("t-{number}")).expect(valid), attachment };
+        let task = TaskKey::parse(&format!("t-{number}")).expect(valid);
+        let task = TaskNetwork { task, attachment, namespace: None };
         if node.admit(&task).is_ok() {
             node.tasks.insert(task.task, task.attachment);
         }

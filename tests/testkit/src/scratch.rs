@@ -1,5 +1,7 @@
 //! The directory of one test, removed with everything that runs or is mounted in it.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -18,12 +20,14 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Creates a directory under the system's temporary directory.
+    /// Creates a directory under the system's temporary directory. All users can pass through it, as through that of a
+    /// node: those of containers do.
     #[must_use]
     #[track_caller]
     pub fn new() -> ScratchDir {
         let directory = tempfile::Builder::new()
             .prefix("warren-")
+            .permissions(Permissions::from_mode(0o711))
             .tempdir()
             .unwrap_or_else(|error| panic!("cannot make a temporary directory: {error}"));
         ScratchDir { directory: Some(directory) }

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use warren_image::InvalidReference;
 use warren_runtime::{ContainerMount, ContainerMountSource, ContainerUser, Error as RuntimeError, Runtime};
 use warren_types::spec::{SecretObjectMount, TaskSpec};
-use warren_types::{SecretObjectKind, SecretObjectName, TaskAssignment, TaskId, TemplateValues};
+use warren_types::{IdRange, SecretObjectKind, SecretObjectName, TaskAssignment, TaskId, TemplateValues};
 use zeroize::Zeroizing;
 
 use crate::handlers::images;
 use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
+use crate::handlers::user_namespaces::{UserNamespaceError, UserNamespaces, is_private};
 use task_dirs::{FileOwner, SecretFile, TaskSecretDirs};
 use template::TemplateError;
 use tmpfs::{SecretTmpfs, SecretTmpfsError};
@@ -51,6 +52,7 @@ pub(crate) struct TmpfsSecretObjects {
     pub fetcher: Arc<dyn SecretFetcher>,
     /// Resolves the user of a container.
     pub runtime: Arc<dyn Runtime>,
+    pub user_namespaces: Arc<UserNamespaces>,
 }
 
 /// Files of a task could not be created or removed.
@@ -70,6 +72,12 @@ pub(crate) enum SecretObjectsError {
         number: u64,
         source: TemplateError,
     },
+    #[error(
+        "{field}: user and group must be less than 65536 in a user namespace of its own; here {uid} and {gid}"
+    )]
+    NoSuchUser { field: String, uid: u32, gid: u32 },
+    #[error(transparent)]
+    Users(#[from] UserNamespaceError),
     #[error("task.image: {0}")]
     Image(#[from] InvalidReference),
     #[error(transparent)]
@@ -95,7 +103,10 @@ impl SecretObjectsError {
     /// Whether a retry can help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Fetch(SecretFetchError::VersionGone(_)) | Self::Template { .. } | Self::Image(_) => false,
+            Self::Fetch(SecretFetchError::VersionGone(_))
+            | Self::Template { .. }
+            | Self::NoSuchUser { .. }
+            | Self::Image(_) => false,
             Self::Runtime(error) => error.is_transient(),
             _ => true,
         }
@@ -167,6 +178,7 @@ impl TmpfsSecretObjects {
         values: &TemplateValues<'_>,
         delivered: &[FetchedObject],
         user: ContainerUser,
+        ids: Option<IdRange>,
     ) -> Result<Vec<SecretFile>, SecretObjectsError> {
         let file = |desired: ObjectMount<'_>| {
             let (kind, SecretObjectMount { source: name, uid, gid, template, .. }) =
@@ -185,7 +197,12 @@ impl TmpfsSecretObjects {
                     })?
                 }
             };
-            let owner = FileOwner { uid: uid.unwrap_or(user.uid), gid: gid.unwrap_or(user.gid) };
+            let (uid, gid) = (uid.unwrap_or(user.uid), gid.unwrap_or(user.gid));
+            let on_node = |id| ids.map_or(Some(id), |ids| ids.on_node(id));
+            let (Some(uid), Some(gid)) = (on_node(uid), on_node(gid)) else {
+                return Err(SecretObjectsError::NoSuchUser { field: desired.spec_path(), uid, gid });
+            };
+            let owner = FileOwner { uid, gid };
             Ok(SecretFile { name: desired.file_name(), owner, mode: desired.mode(), bytes })
         };
         object_mounts(&task.spec).into_iter().map(file).collect()
@@ -241,7 +258,9 @@ impl SecretObjects for TmpfsSecretObjects {
         if !self.run_blocking("looked for", move |folders| Ok(folders.is_complete(&id))).await? {
             let delivered = self.fetcher.fetch(FetchPurpose::TaskSecretObjects(id)).await?;
             let user = self.file_owner(task).await?;
-            let files = Self::fetch_files(task, values, &delivered, user)?;
+            let users = is_private(task).then(|| self.user_namespaces.claim(id)).transpose()?;
+            let ids = users.map(|users| users.ids);
+            let files = Self::fetch_files(task, values, &delivered, user, ids)?;
             drop(delivered);
             self.run_blocking("written", move |folders| folders.write(&id, &files)).await?;
         }

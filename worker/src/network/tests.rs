@@ -93,7 +93,7 @@ async fn task_gets_its_networks_when_they_become_known() {
     let node = TestNode::start("/none".as_ref()).await;
     let since = tokio::time::Instant::now();
     for _ in 0..2 {
-        node.networks.attach(task_id(1), &connected("tenant")).await.unwrap();
+        node.networks.attach(task_id(1), &connected("tenant"), None).await.unwrap();
         assert_eq!(node.members(), BTreeSet::new());
     }
     assert_eq!(since.elapsed(), 2 * VIEW_TIMEOUT);
@@ -107,7 +107,7 @@ async fn task_gets_its_networks_when_they_become_known() {
         node.networks.attach_again().await.unwrap();
         assert_eq!((node.members(), node.networks.outdated()), (BTreeSet::from([7]), vec![]));
     }
-    node.networks.attach(task_id(1), &connected("tenant")).await.unwrap();
+    node.networks.attach(task_id(1), &connected("tenant"), None).await.unwrap();
     assert_eq!(since.elapsed(), 2 * VIEW_TIMEOUT, "no wait for what is known");
     for _ in 0..2 {
         node.networks.detach(task_id(1)).await.unwrap();

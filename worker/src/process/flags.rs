@@ -18,6 +18,7 @@ use warren_types::spec::{LABEL_FORMAT, validate_taints};
 use warren_types::{Bytes, MilliCpu, NodeName, Taint, Violations, validate_engine_labels};
 
 use super::NOT_STARTED;
+use crate::handlers::user_namespaces::UserIds;
 use crate::network::NetworkOptions;
 use crate::network::data_address::parse_data_address;
 
@@ -80,6 +81,11 @@ pub struct WorkerFlags {
     #[arg(long, env = "WARREN_LABEL", value_name = "KEY=VALUE", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub label: Vec<LabelArg>,
+    /// Ids of this node for users of containers that have a user namespace of their own
+    /// [default: 1879048192-2147352575]
+    #[arg(long, env = "WARREN_USER_NAMESPACE_IDS", value_name = "FIRST-LAST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_namespace_ids: Option<UserIds>,
     /// Allow plain HTTP to this registry (repeatable)
     #[arg(long, env = "WARREN_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
     #[arg(value_parser = parse_registry)]
@@ -131,6 +137,7 @@ impl WorkerFlags {
             wireguard_port: self.wireguard_port.or(old.wireguard_port),
             allow_port: list(self.allow_port, old.allow_port),
             label: list(self.label, old.label),
+            user_namespace_ids: self.user_namespace_ids.or(old.user_namespace_ids),
             insecure_registry: list(self.insecure_registry, old.insecure_registry),
             taints: if self.taints.is_empty() { old.taints } else { self.taints },
         }
@@ -306,6 +313,7 @@ mod tests {
             ("--vxlan-id", &["0", "16777216", "vxlan"][..]),
             ("--wireguard-port", &["0", "65536", "wireguard"][..]),
             ("--allow-port", &["", "0", "65536", "9-8", "80/ip", "80-", "80,"][..]),
+            ("--user-namespace-ids", &["", "100000", "0-1000000", "100000-100001"][..]),
         ] {
             for value in bad {
                 let error = Cli::try_parse_from(["warren", flag, value]).unwrap_err();
@@ -338,6 +346,7 @@ mod tests {
             vxlan_id: Some(7),
             wireguard_port: Some(51821),
             allow_port: vec!["9100-9109/udp".parse().unwrap()],
+            user_namespace_ids: Some("1000000-2000000".parse().unwrap()),
             ..WorkerFlags::default()
         };
         let label = vec!["a=b".parse().unwrap()];
@@ -358,6 +367,7 @@ mod tests {
             vxlan_id: Some(7),
             wireguard_port: Some(51821),
             allow_port: vec!["9100-9109/udp".parse().unwrap()],
+            user_namespace_ids: Some("1000000-2000000".parse().unwrap()),
             taints,
             ..WorkerFlags::default()
         };

@@ -106,6 +106,7 @@ pub(super) async fn open(setup: WorkerSetup) -> Result<Worker, CommandError> {
             data_address: flags.data_address,
             network: flags.network(),
         },
+        user_ids: flags.user_namespace_ids.unwrap_or_default(),
         max_archive_bytes: MAX_ARCHIVE,
         membership,
     };

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use warren_runtime::{ContainerId, ProcessState};
 use warren_task::{AttemptHistory, ContainerState};
-use warren_types::{ClusterId, ImageDigest, TaskAssignment, TaskExit, TaskId, Timestamp};
+use warren_types::{ClusterId, IdRange, ImageDigest, TaskAssignment, TaskExit, TaskId, Timestamp};
 
 /// Label with the cluster's id; users cannot set labels that start with `warren/`.
 const CLUSTER_LABEL: &str = "warren/cluster";
@@ -26,6 +26,8 @@ pub(crate) struct ListedContainer {
     pub process: ProcessState,
     /// `None` in a new record.
     pub history: Option<AttemptHistory>,
+    /// The ids of its users on this node; `None` without a user namespace of its own.
+    pub ids: Option<IdRange>,
 }
 
 /// Parses a listed container; `None` for other clients' containers.
@@ -42,7 +44,13 @@ pub(crate) fn parse_listed(
         tracing::warn!(%task, %error, "this version cannot read the assignment in the record");
     });
     let assignment = assignment.ok().filter(|assignment: &TaskAssignment| assignment.id == task);
-    Some(ListedContainer { task, assignment, process: found.process.clone(), history: parse_history(found) })
+    Some(ListedContainer {
+        task,
+        assignment,
+        process: found.process.clone(),
+        history: parse_history(found),
+        ids: found.ids,
+    })
 }
 
 /// Digest of the container's image, if its record has one; every record of an agent has.
@@ -116,8 +124,7 @@ mod tests {
             hosts: file("hosts"),
             hostname: file("hostname"),
         };
-        let bin = |name: &str| PathBuf::from("/data/bin").join(name);
-        let programs = ContainerPrograms { logger: bin("logger"), init: bin("init"), exec: bin("exec") };
+        let programs = ContainerPrograms::in_dir("/data/bin".as_ref());
         let network = warren_runtime::NetworkMode::Joined("/run/netns/x".into());
         let (sources, objects) = (Vec::new(), Vec::new());
         ContainerInputs {
@@ -129,6 +136,7 @@ mod tests {
             programs,
             sources,
             secret_objects: objects,
+            users: None,
         }
     }
 
@@ -146,6 +154,7 @@ mod tests {
             stop_signal: Signal::TERM,
             process,
             has_snapshot: true,
+            ids: None,
         }
     }
 

@@ -19,6 +19,7 @@ use crate::handlers::files::{TaskDirs, TaskResolver, hostname};
 use crate::handlers::images::TaskImages;
 use crate::handlers::ports::HostPortShares;
 use crate::handlers::secret_objects::SecretObjects;
+use crate::handlers::user_namespaces::{UserNamespaces, is_private};
 use crate::handlers::volumes::{MountSources, TaskVolumes};
 use crate::network::TaskNetworks;
 use crate::network::data_address::DataAddress;
@@ -48,6 +49,7 @@ pub(crate) struct ActionExecutor {
     pub task_dirs: TaskDirs,
     pub ports: HostPortShares,
     pub secret_objects: Arc<dyn SecretObjects>,
+    pub user_namespaces: Arc<UserNamespaces>,
     pub volumes: Arc<TaskVolumes>,
     pub check_context: Arc<CheckContext>,
     pub cluster: ClusterId,
@@ -186,6 +188,8 @@ impl ActionExecutor {
                     true => self.task_dirs.remove_all_but_log(&job.task).await?,
                     false => self.task_dirs.remove(&job.task).await?,
                 }
+                // Last: nothing on the node has its ids any more.
+                self.user_namespaces.release(&job.task)?;
             }
         }
         Ok(ActionOutcome::Completed)
@@ -247,7 +251,16 @@ impl ActionExecutor {
 
     async fn attach(&self, job: &ActionRequest) -> Result<ActionOutcome, ActionFailure> {
         let task = job.assignment()?;
-        let Some(connected) = ConnectedTask::of(task) else {
+        let (connected, is_private) = (ConnectedTask::of(task), is_private(task));
+        if connected.is_some() || is_private {
+            // For users too: then all containers are listed, and their ids are known.
+            self.await_network().await?;
+        }
+        let namespace = match is_private {
+            true => self.user_namespaces.ensure(job.task, connected.is_some()).await?,
+            false => None,
+        };
+        let Some(connected) = connected else {
             let network = match task.spec.network {
                 TaskNetworkMode::Host => NetworkMode::Host,
                 // The runtime creates its namespace, with the loopback device up, and it ends with the process.
@@ -255,8 +268,7 @@ impl ActionExecutor {
             };
             return Ok(ActionOutcome::NetworkAttached(network));
         };
-        self.await_network().await?;
-        let netns = self.task_networks.attach(job.task, &connected).await?;
+        let netns = self.task_networks.attach(job.task, &connected, namespace).await?;
         Ok(ActionOutcome::NetworkAttached(NetworkMode::Joined(netns)))
     }
 
@@ -290,6 +302,7 @@ impl ActionExecutor {
         let (task, expanded) = (job.assignment()?, self.expand_assignment(job)?);
         let missing = || ActionFailure::transient("the task's network and files do not exist yet");
         let sources = self.prepare_mounts(job).await?;
+        let users = is_private(task).then(|| self.user_namespaces.claim(job.task)).transpose()?;
         let joined = ContainerInputs {
             network: job.prepared.network.clone().ok_or_else(missing)?,
             files: job.prepared.files.clone().ok_or_else(missing)?,
@@ -299,6 +312,7 @@ impl ActionExecutor {
             programs: self.programs.clone(),
             sources: sources.paths.clone(),
             secret_objects: job.prepared.secret_objects.clone().unwrap_or_default(),
+            users,
         };
         let spec = spec::container_spec(task, &expanded.spec, job.attempt, self.cluster, &joined)?;
         let made = self.runtime.ensure_created(&spec).await;

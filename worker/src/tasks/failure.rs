@@ -7,6 +7,7 @@ use crate::handlers::files::TaskDirError;
 use crate::handlers::images::TaskImageError;
 use crate::handlers::ports::HostPortError;
 use crate::handlers::secret_objects::SecretObjectsError;
+use crate::handlers::user_namespaces::UserNamespaceError;
 use crate::handlers::volumes::MountSourceError;
 use crate::tasks::container::spec_path;
 
@@ -102,8 +103,21 @@ impl From<SecretObjectsError> for ActionFailure {
     fn from(error: SecretObjectsError) -> Self {
         match error {
             SecretObjectsError::Runtime(error) => error.into(),
+            SecretObjectsError::Users(error) => error.into(),
             error if error.is_transient() => Self::transient(error.to_string()),
             error => Self::permanent(error.to_string()),
+        }
+    }
+}
+
+impl From<UserNamespaceError> for ActionFailure {
+    fn from(error: UserNamespaceError) -> Self {
+        match error {
+            UserNamespaceError::Runtime(error) => error.into(),
+            // Ids are free when another task has ended.
+            UserNamespaceError::Exhausted(_) | UserNamespaceError::Record { .. } => {
+                Self::transient(error.to_string())
+            }
         }
     }
 }

@@ -228,6 +228,12 @@ impl TaskSupervisor {
                 Ok(removed) => tracing::info!(removed, "removed orphaned secrets and configs"),
                 Err(error) => tracing::warn!(reason = error.to_string(), "cannot sweep secrets and configs"),
             }
+            let swept = self.executor.user_namespaces.sweep(|task| self.actors().contains_key(task));
+            match swept {
+                Ok(0) => (),
+                Ok(removed) => tracing::info!(removed, "removed orphaned user namespaces"),
+                Err(error) => tracing::warn!(%error, "cannot remove orphaned user namespaces"),
+            }
         }
         Ok(())
     }
@@ -239,10 +245,16 @@ impl TaskSupervisor {
                 if self.conditions.set(NodeCondition::RuntimeUnavailable, None) {
                     self.retry_all();
                 }
-                Ok(found
-                    .iter()
+                let listed = found.iter();
+                let listed: Vec<ListedContainer> = listed
                     .filter_map(|found| container::parse_listed(found, self.executor.cluster))
-                    .collect())
+                    .collect();
+                for (task, ids) in listed.iter().filter_map(|found| Some((found.task, found.ids?))) {
+                    if let Err(error) = self.executor.user_namespaces.adopt(task, ids) {
+                        tracing::warn!(%task, %error, "cannot record the ids of its users");
+                    }
+                }
+                Ok(listed)
             }
             Err(error) => {
                 let sentence = format!("containerd does not answer ({error}); tasks keep their state");

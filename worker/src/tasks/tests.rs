@@ -40,6 +40,7 @@ use crate::handlers::images::fake::FakeImages;
 use crate::handlers::images::{ImageArrivals, ImageHolders, TaskImages};
 use crate::handlers::ports::HostPortShares;
 use crate::handlers::secret_fetcher::fake::FakeSecretFetcher;
+use crate::handlers::user_namespaces::{UserIds, UserNamespaces};
 use crate::handlers::volumes::TaskVolumes;
 use crate::network::data_address::DataAddress;
 use crate::network::dns::{BindDns, NodeDns};
@@ -132,6 +133,11 @@ impl Machine {
         let dns = NodeDns::new(self.bind_dns.clone(), "/none");
         let task_networks = Arc::new(TaskNetworks::new(network.clone(), view.clone(), expected.clone(), dns));
         let data_address = Arc::new(DataAddress::new(Some(DATA_ADDRESS), None, expected.clone(), view));
+        let user_namespaces = Arc::new(UserNamespaces::new(
+            self.dir.path().join("user-namespaces"),
+            UserIds::default(),
+            "/none/warren-namespaces".into(),
+        ));
         let driver = ActionExecutor {
             runtime: Arc::new(CrashingBackend::new(self.runtime.clone(), &crash_plan)),
             network: network.clone(),
@@ -143,14 +149,11 @@ impl Machine {
                 holders: Arc::new(FixedHolders(self.image_holders.clone())),
                 arrivals: self.image_arrivals.clone(),
             },
-            programs: ContainerPrograms {
-                logger: "/none/logger".into(),
-                init: "/none/init".into(),
-                exec: "/none/exec".into(),
-            },
+            programs: ContainerPrograms::in_dir("/none".as_ref()),
             task_dirs: TaskDirs::new(self.dir.path().join("tasks")),
             ports: HostPortShares::new(network),
             secret_objects: Arc::new(CrashingBackend::new(self.secret_objects.clone(), &crash_plan)),
+            user_namespaces,
             volumes: Arc::new(volumes),
             check_context: Arc::clone(&checking),
             desired_state: expected.clone(),

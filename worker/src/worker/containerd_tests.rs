@@ -135,6 +135,7 @@ impl Machine {
             certificate: ReloadableCertificate::new(&credentials),
             trust: Trust::new(&self.authority.roots()).unwrap(),
             overrides: NodeOverrides { data_address: self.data_address, ..NodeOverrides::default() },
+            user_ids: UserIds::default(),
             max_archive_bytes: 1 << 30,
             membership: None,
         };

@@ -49,6 +49,7 @@ impl Machine {
             certificate: ReloadableCertificate::new(&credentials),
             trust: Trust::new(&self.authority.roots()).unwrap(),
             overrides: NodeOverrides::default(),
+            user_ids: UserIds::default(),
             max_archive_bytes: 1 << 30,
             membership: None,
         }
@@ -156,7 +157,8 @@ async fn worker_runs_assigned_tasks_and_leaves_nothing() {
     session.assign(3, vec![]).await;
     worker.stop().await.unwrap();
     let key = TaskKey::parse("probe").unwrap();
-    let probe = TaskNetwork { task: key, attachment: Attachment::new(task(1).address) };
+    let attachment = Attachment::new(task(1).address);
+    let probe = TaskNetwork { task: key, attachment, namespace: None };
     let none = machine.network.ensure_task(&probe).await.unwrap_err();
     assert!(matches!(none, NetworkError::NodeNotConfigured), "the node's network went too: {none}");
 }
@@ -213,7 +215,8 @@ async fn assert_nothing_is_left(machine: &Machine, containers: usize) {
     let tasks = std::fs::read_dir(machine.dir.path().join("tasks")).into_iter().flatten().count();
     assert_eq!(tasks, 0, "directories of tasks");
     let key = TaskKey::parse("probe").unwrap();
-    let probe = TaskNetwork { task: key, attachment: Attachment::new(task(1).address) };
+    let attachment = Attachment::new(task(1).address);
+    let probe = TaskNetwork { task: key, attachment, namespace: None };
     let none = machine.network.ensure_task(&probe).await.unwrap_err();
     assert!(matches!(none, NetworkError::NodeNotConfigured), "the node's network went too: {none}");
     let removal = machine.removal_record().load().unwrap();

@@ -18,6 +18,7 @@ use crate::handlers::ports::HostPortShares;
 use crate::handlers::secret_fetcher::SecretFetcher;
 use crate::handlers::secret_objects::tmpfs::SecretTmpfs;
 use crate::handlers::secret_objects::{SecretObjects, TmpfsSecretObjects};
+use crate::handlers::user_namespaces::UserNamespaces;
 use crate::handlers::volumes::TaskVolumes;
 use crate::network::TaskNetworks;
 use crate::network::data_address::DataAddress;
@@ -25,7 +26,7 @@ use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
 use crate::tasks::{ActionExecutor, NodeNetworkState};
 
-/// Directories of task resources on this node.
+/// Places of task resources on this node.
 pub(super) struct NodePaths {
     pub task_dirs: TaskDirs,
     /// Persistent: volumes.
@@ -34,6 +35,7 @@ pub(super) struct NodePaths {
     pub subpath_mounts: PathBuf,
     /// In memory: secrets and configs.
     pub secret_tmpfs: SecretTmpfs,
+    pub user_namespaces: Arc<UserNamespaces>,
 }
 
 /// Handlers that parts of the agent share with the actors.
@@ -70,8 +72,12 @@ impl SharedHandlers {
         );
         let programs = CheckPrograms(Arc::clone(&backends.runtime));
         let prober = Prober::new(Arc::new(programs), ProbeLimits::for_cores(cores()));
-        let (memory, runtime) = (places.secret_tmpfs.clone(), Arc::clone(&backends.runtime));
-        let objects = TmpfsSecretObjects { tmpfs: memory, fetcher: Arc::clone(&secret_fetcher), runtime };
+        let objects = TmpfsSecretObjects {
+            tmpfs: places.secret_tmpfs.clone(),
+            fetcher: Arc::clone(&secret_fetcher),
+            runtime: Arc::clone(&backends.runtime),
+            user_namespaces: Arc::clone(&places.user_namespaces),
+        };
         Self {
             volumes: Arc::new(volumes),
             check_context: Arc::new(CheckContext { prober, results: CheckResults::default(), metrics }),
@@ -110,6 +116,7 @@ pub(super) fn action_executor(
         task_dirs: places.task_dirs,
         ports: HostPortShares::new(Arc::clone(&backends.network)),
         secret_objects: Arc::clone(&shared.secret_objects),
+        user_namespaces: places.user_namespaces,
         volumes: Arc::clone(&shared.volumes),
         check_context: Arc::clone(&shared.check_context),
         cluster,

@@ -265,12 +265,20 @@ impl SpecDraft {
     }
 
     fn privileges(&mut self, flags: &PrivilegeFlags) {
-        let PrivilegeFlags { privileged, no_new_privileges, allow_metadata, seccomp, read_only } = flags;
+        let PrivilegeFlags {
+            privileged,
+            no_new_privileges,
+            allow_metadata,
+            seccomp,
+            user_namespace,
+            read_only,
+        } = flags;
         let task = &mut self.spec.task;
         task.privileged = privileged.unwrap_or(task.privileged);
         task.no_new_privileges = no_new_privileges.unwrap_or(task.no_new_privileges);
         task.allow_metadata = allow_metadata.unwrap_or(task.allow_metadata);
         self.resets.set("--seccomp", seccomp, &mut task.seccomp, Seccomp::default());
+        self.resets.set_optional("--user-namespace", user_namespace, &mut task.user_namespace);
         task.read_only = read_only.unwrap_or(task.read_only);
     }
 

@@ -45,6 +45,8 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
     let limits = (from.task_history_limit, to.task_history_limit);
     changes.compare("taskHistoryLimit", limits.0, limits.1, u32::to_string);
     changes.compare("dataPlane", from.data_plane, to.data_plane, |it| it.as_str().to_owned());
+    let namespaces = (from.default_user_namespace, to.default_user_namespace);
+    changes.compare("defaultUserNamespace", namespaces.0, namespaces.1, |it| it.as_str().to_owned());
     let ranges = |cluster: &Cluster| {
         let ranges: Vec<String> = cluster.ranges.iter().map(ToString::to_string).collect();
         ranges.join(", ")

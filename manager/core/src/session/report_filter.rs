@@ -89,6 +89,7 @@ mod tests {
             force_count: 0,
             secret_objects: Vec::new(),
             labels: Default::default(),
+            user_namespace: Default::default(),
         };
         Task {
             id: TaskId { service: ServiceId(Id(1)), number: 1 },

@@ -21,6 +21,7 @@ mod service;
 mod task;
 mod token;
 mod user;
+mod user_namespace;
 mod verification;
 mod volume;
 

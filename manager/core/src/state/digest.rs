@@ -20,7 +20,7 @@ use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
     AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id,
-    RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails,
+    RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails, UserNamespace,
     VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
@@ -152,6 +152,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
                 data_plane,
                 verification,
                 admission_policy,
+                default_user_namespace,
             },
         ca_rotation,
     } = cluster;
@@ -181,7 +182,15 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let known = extension(known, 4, if is_default { 0 } else { verification_settings(verification) });
     let known = extension(known, 5, ca_rotation.as_deref().map_or(0, self::ca_rotation));
     let is_default = *admission_policy == AdmissionPolicy::default();
-    extension(known, 6, if is_default { 0 } else { spec(HashKind::AdmissionPolicy, admission_policy) })
+    let policy = if is_default { 0 } else { spec(HashKind::AdmissionPolicy, admission_policy) };
+    extension(extension(known, 6, policy), 9, user_namespace_word(*default_user_namespace))
+}
+
+fn user_namespace_word(namespace: UserNamespace) -> u64 {
+    match namespace {
+        UserNamespace::Host => 0,
+        UserNamespace::Private => 1,
+    }
 }
 
 fn ca_rotation(rotation: &CaRotation) -> u64 {
@@ -240,11 +249,13 @@ fn revision(revision: &Revision) -> u64 {
         force_count: forced,
         secret_objects: contents,
         labels: asked,
+        user_namespace,
     } = revision;
     let objects = list(contents.iter().flat_map(secret_object_version));
     let runs = spec(HashKind::TaskSpec, &(task, ports, placement));
     let known = hash([HashKind::Revision as u64, *number, created_at.0, runs, *forced]);
-    extension(extension(known, 1, objects), 2, labels(asked))
+    let known = extension(extension(known, 1, objects), 2, labels(asked));
+    extension(known, 5, user_namespace_word(*user_namespace))
 }
 
 /// A service without its spec and its revisions.

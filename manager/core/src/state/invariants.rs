@@ -139,7 +139,8 @@ impl State {
             self.check_secret_object_versions(service)?;
             let current = revision.task == spec.task
                 && revision.ports == spec.ports
-                && revision.placement == spec.placement;
+                && revision.placement == spec.placement
+                && spec.task.user_namespace.is_none_or(|asked| asked == revision.user_namespace);
             ensure(current, || format!("service {id} has a revision that is not of its spec"))?;
             ensure(*version <= self.applied.index, || format!("service {id} is of a later entry"))?;
             ensure(self.cluster.is_some(), || format!("service {id} without a cluster"))?;

@@ -226,7 +226,7 @@ impl State {
             service: service.spec.name.clone(),
             slot: task.slot,
             revision: task.revision.number,
-            spec: task.revision.task.clone(),
+            spec: task.revision.assigned_task().into_owned(),
             digest: service.pins.get(&task.revision.number).cloned(),
             ports: task.revision.ports.clone(),
             address: task.address?,

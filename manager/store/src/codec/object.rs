@@ -17,7 +17,7 @@ use warren_proto::v1::snapshot_record::Record;
 use warren_proto::v1::stored_withdrawal::Item;
 use warren_types::{
     CanonicalImage, ClusterSettings, ImageReference, ManagerId, Node, Revision, ServiceId, Timestamp,
-    Violation, Violations,
+    UserNamespace, Violation, Violations,
 };
 
 use self::service::{service, stored_service};
@@ -170,12 +170,18 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.verification = or_default::to_wire(&cluster.settings.verification);
         stored.admission_policy = or_default::to_wire(&cluster.settings.admission_policy);
         stored.ca_rotation = cluster.ca_rotation.to_wire();
+        stored.default_user_namespace = unless_host(cluster.settings.default_user_namespace).to_wire();
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
         let is_default = max_replicas == ClusterSettings::default().max_replicas_per_service;
         stored.max_replicas_per_service = if is_default { 0 } else { max_replicas };
     }
     stored
+}
+
+/// `None` for the namespace of objects from before there were others.
+fn unless_host(namespace: UserNamespace) -> Option<UserNamespace> {
+    (namespace != UserNamespace::Host).then_some(namespace)
 }
 
 fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
@@ -200,6 +206,11 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                 data_plane: read_field("cluster.dataPlane", stored.data_plane)?,
                 verification: or_default::from_wire(stored.verification)?,
                 admission_policy: or_default::from_wire(stored.admission_policy)?,
+                default_user_namespace: read_field::<Option<UserNamespace>, _>(
+                    "cluster.defaultUserNamespace",
+                    stored.default_user_namespace,
+                )?
+                .unwrap_or_default(),
             },
             ca_rotation: read_field("cluster.caRotation", stored.ca_rotation)?,
         }))

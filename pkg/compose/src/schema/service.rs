@@ -304,7 +304,11 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.ulimits.*.soft", Integer),
     refused("services.*.use_api_socket", "containers get no access to the API of the cluster this way"),
     honoured("services.*.user", Text),
-    refused("services.*.userns_mode", NODE_NAMESPACES),
+    partly(
+        "services.*.userns_mode",
+        Text,
+        "`host`, and `private` for users without rights on the node; by default that of the cluster",
+    ),
     refused("services.*.uts", NODE_NAMESPACES),
     honoured("services.*.volumes", List).merged(ByKeys(&["target"])),
     partly("services.*.volumes[]", Map, "a volume needs a name").short(Mount),

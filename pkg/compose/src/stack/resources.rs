@@ -38,6 +38,7 @@ pub(super) fn resources(service: &Fields<'_>, task: &mut TaskSpec) {
     task.oom_score_adj = service.number("oom_score_adj");
     task.privileged = service.flag("privileged").unwrap_or_default();
     task.read_only = service.flag("read_only").unwrap_or_default();
+    task.user_namespace = service.parse("userns_mode");
     task.cap_add = service.items("cap_add").iter().filter_map(|one| one.parse_self()).collect();
     task.cap_drop = service.items("cap_drop").iter().filter_map(|one| one.parse_self()).collect();
     task.sysctls = service.pairs("sysctls");

@@ -17,7 +17,7 @@ use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackService, health};
 use crate::scalar::parse_size;
 
 /// The keys that parts of a spec come from, for the positions of violations; longer paths first.
-const KEYS: [(&str, &str); 33] = [
+const KEYS: [(&str, &str); 34] = [
     ("labels", "deploy"),
     ("mode", "deploy"),
     ("placement", "deploy"),
@@ -50,6 +50,7 @@ const KEYS: [(&str, &str); 33] = [
     ("task.sysctls", "sysctls"),
     ("task.ulimits", "ulimits"),
     ("task.user", "user"),
+    ("task.userNamespace", "userns_mode"),
     ("task.workdir", "working_dir"),
 ];
 

@@ -121,6 +121,10 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
             "storage_opt: {size: much}",
             "4:25: services.web.storage_opt.size: \"much\" is not a number of bytes",
         ),
+        (
+            "userns_mode: auto",
+            "4:18: services.web.userns_mode: \"auto\" is not a user namespace; give host or private",
+        ),
         ("pull_policy: daily", "4:18: services.web.pull_policy: \"daily\" is not supported by this version"),
         ("network_mode: bridge", "4:19: services.web.network_mode: \"bridge\" is not supported"),
         ("network_mode: 'service:db'", "4:19: services.web.network_mode"),

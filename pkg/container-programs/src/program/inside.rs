@@ -18,6 +18,8 @@ use crate::system::poll_readable;
 
 /// New mount, cgroup, UTS, IPC, PID and network namespaces: what runc gives a container.
 const NAMESPACES: c_int = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x2000_0000 | 0x4000_0000;
+/// A new user namespace, which not every container has: joining the own one is an error.
+const USER_NAMESPACE: c_int = 0x1000_0000;
 const PR_SET_PDEATHSIG: c_int = 1;
 const PR_SET_DUMPABLE: c_int = 4;
 const PR_SET_KEEPCAPS: c_int = 8;
@@ -181,10 +183,12 @@ pub fn make_undumpable() -> Result<()> {
     Ok(())
 }
 
-/// Joins the namespaces of `process`; the PID namespace only for children.
-fn join_namespaces(process: BorrowedFd<'_>) -> Result<()> {
+/// Joins the namespaces of `process`; the PID namespace only for children. With a user namespace, this process then has
+/// all privileges in it, and none outside.
+fn join_namespaces(plan: &ExecPlan, process: BorrowedFd<'_>) -> Result<()> {
+    let user = if plan.first_id.is_some() { USER_NAMESPACE } else { 0 };
     // SAFETY: the file is open, and this process has one thread.
-    checked(unsafe { setns(process.as_raw_fd(), NAMESPACES) }).map(drop)
+    checked(unsafe { setns(process.as_raw_fd(), NAMESPACES | user) }).map(drop)
 }
 
 /// Why the child could not execute the program: the failed stage, and the errno.
@@ -324,29 +328,32 @@ fn apply_plan(
         Err(error) if error.raw_os_error() == Some(ENOSYS) => {}
         joined => drop(step_result(10, joined)?),
     }
-    step_result(9, join_namespaces(container))?;
-    let kept = status.as_raw_fd().cast_unsigned();
-    // SAFETY: they take numbers of files that are open, and numbers. No file that is closed is used below.
+    // SAFETY: they take numbers of files that are open, and numbers.
     step_result(0, unsafe {
         umask(0o022);
         // What the agent ignores, as SIGHUP under nohup, would be ignored by the program. Two cannot be changed.
         for number in 1..=LAST_SIGNAL {
             signal(number, SIG_DFL);
         }
-        input
-            .map_or(Ok(0), |input| checked(dup2(input.as_raw_fd(), 0)))
-            .and_then(|_| checked(syscall(SYS_CLOSE_RANGE, kept + 1, c_uint::MAX, 0 as c_uint)))
-            .and_then(|_| if kept > 3 { checked(syscall(SYS_CLOSE_RANGE, 3, kept - 1, 0)) } else { Ok(0) })
+        input.map_or(Ok(0), |input| checked(dup2(input.as_raw_fd(), 0)))
     })?;
-    own_pipes(plan.uid);
-    let directory = step_result(CHDIR, c_string(&plan.directory))?;
-    // SAFETY: the path ends with NUL.
-    step_result(CHDIR, checked(unsafe { chdir(directory.as_ptr()) }))?;
+    // Both need privileges that a user namespace takes.
+    own_pipes(plan.first_id.unwrap_or(0).saturating_add(plan.uid));
     for (resource, soft, hard) in &plan.rlimits {
         let limit = Limit { soft: *soft, hard: *hard };
         // SAFETY: the limit outlives the call.
         step_result(2, checked(unsafe { setrlimit(*resource, &raw const limit) }))?;
     }
+    step_result(9, join_namespaces(plan, container))?;
+    let kept = status.as_raw_fd().cast_unsigned();
+    // SAFETY: they take numbers of files that are open. No file that is closed is used below.
+    step_result(0, unsafe {
+        checked(syscall(SYS_CLOSE_RANGE, kept + 1, c_uint::MAX, 0 as c_uint))
+            .and_then(|_| if kept > 3 { checked(syscall(SYS_CLOSE_RANGE, 3, kept - 1, 0)) } else { Ok(0) })
+    })?;
+    let directory = step_result(CHDIR, c_string(&plan.directory))?;
+    // SAFETY: the path ends with NUL.
+    step_result(CHDIR, checked(unsafe { chdir(directory.as_ptr()) }))?;
     // Without no_new_privs, installing a filter needs privileges that are dropped below.
     if !plan.no_new_privileges {
         step_result(3, install_filters(plan))?;

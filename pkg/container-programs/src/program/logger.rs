@@ -1,11 +1,13 @@
 //! warren-logger: started by containerd's shim for each container to store its output.
 //!
 //! ```text
-//! warren-logger dir DIRECTORY max-size BYTES max-files COUNT [attempt NUMBER] [flush-after MILLISECONDS]
+//! warren-logger dir DIRECTORY max-size BYTES max-files COUNT [attempt NUMBER] [flush-after MILLISECONDS] [owner ID]
 //! ```
 //!
 //! The pairs come in any order. With `flush-after`, the beginning of a line whose rest does not follow within that time
-//! is written as a part of its own: somebody may have to read it to give the input that the container waits for.
+//! is written as a part of its own: somebody may have to read it to give the input that the container waits for. With
+//! `owner`, the pipes of the output get this user and group: a container with other users than the node could not open
+//! `/dev/stdout` otherwise.
 //!
 //! The shim passes the container's standard output as descriptor 3, its standard error as 4, and 5 to be
 //! closed when the logger is ready: the container is not created before that. So 5 is closed before any
@@ -24,6 +26,7 @@ use std::ffi::{OsString, c_int};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::mem::ManuallyDrop;
+use std::os::unix::fs::fchown;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -63,6 +66,9 @@ fn main() -> ExitCode {
     };
     system::ignore_signals();
     let mut inputs = [Input::new(3, OutputStream::Stdout), Input::new(4, OutputStream::Stderr)];
+    if let Some(owner) = arguments.owner {
+        inputs.iter().for_each(|input| input.set_owner(owner));
+    }
     system::close_inherited(5);
     close_inherited_fds();
     // The current directory is the container's, which will be removed.
@@ -108,6 +114,13 @@ impl Input {
             stream,
             splitter: LineSplitter::default(),
             has_ended: false,
+        }
+    }
+
+    /// Sets the owner of the pipe; both of its ends have the same.
+    fn set_owner(&self, id: u32) {
+        if let Err(error) = fchown(&*self.file, Some(id), Some(id)) {
+            eprintln!("warren-logger: cannot set the owner of the output: {error}");
         }
     }
 

@@ -1,6 +1,9 @@
 //! The logger: ready first, never blocking the container, and complete to the end of its input.
 
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 use nix::sys::signal::Signal;
 use warren_container_logs::{OutputEntry, OutputStream};
@@ -51,8 +54,14 @@ fn output_is_kept_until_input_ends() {
 
 #[test]
 fn arguments_come_in_any_order() {
-    let pairs =
-        [["dir", ""], ["max-size", "100000"], ["max-files", "2"], ["attempt", "9"], ["flush-after", "100"]];
+    let pairs = [
+        ["dir", ""],
+        ["max-size", "100000"],
+        ["max-files", "2"],
+        ["attempt", "9"],
+        ["flush-after", "100"],
+        ["owner", "1000000"],
+    ];
     for turn in 0..pairs.len() {
         let scratch = ScratchDir::new();
         let mut words = pairs;
@@ -60,7 +69,10 @@ fn arguments_come_in_any_order() {
         words.rotate_left(turn);
         let mut logger = RunningLogger::start(&scratch, &words.concat());
         logger.wait_ready();
-        (logger.out, logger.err) = (None, None);
+        for end in [logger.out.take(), logger.err.take()] {
+            let end = File::from(OwnedFd::from(end.unwrap())).metadata().unwrap();
+            assert_eq!((end.uid(), end.gid()), (1_000_000, 1_000_000), "for users of the container");
+        }
         assert!(logger.wait().success());
         assert_eq!(texts(&read_all(scratch.path())), ["<attempt 9>"]);
     }

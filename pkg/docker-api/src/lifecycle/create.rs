@@ -1,5 +1,6 @@
 //! The body of `POST /containers/create` as the spec of a service.
 
+mod fields;
 #[cfg(test)]
 mod tests;
 
@@ -7,8 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
-use warren_types::{Bytes, Device, DeviceAccess, PublishMode, PublishedPort, Violations};
+use warren_types::{Bytes, Device, DeviceAccess, PublishMode, PublishedPort, UserNamespace, Violations};
 
+use self::fields::{NO_SHARED_NAMESPACES, PATHS, REFUSED};
 use crate::model::{self, Pairs};
 use crate::object_ids::ObjectIds;
 use crate::one_off::{KEPT, ONE_OFF_LABEL, REMOVED_AT_END, STDIN_ONCE_LABEL};
@@ -18,73 +20,6 @@ use crate::spec::{self, ReceivedSpec};
 const NODE_LABEL: &str = "io.warren.node";
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
-
-/// Fields of `HostConfig` that are refused if they are set, with the reason.
-const REFUSED: [(&str, &str); 32] = [
-    ("BlkioDeviceReadBps", NO_IO_LIMITS),
-    ("BlkioDeviceReadIOps", NO_IO_LIMITS),
-    ("BlkioDeviceWriteBps", NO_IO_LIMITS),
-    ("BlkioDeviceWriteIOps", NO_IO_LIMITS),
-    ("BlkioWeight", NO_IO_LIMITS),
-    ("BlkioWeightDevice", NO_IO_LIMITS),
-    ("Cgroup", "control groups are those of Warren"),
-    ("CgroupParent", "control groups are those of Warren"),
-    ("CpuCount", "is for Windows, which Warren does not run"),
-    ("CpuPercent", "is for Windows, which Warren does not run"),
-    ("CpuPeriod", "give --cpus"),
-    ("CpuQuota", "give --cpus"),
-    ("CpuRealtimePeriod", "real-time scheduling is not supported by this version"),
-    ("CpuRealtimeRuntime", "real-time scheduling is not supported by this version"),
-    ("CpuShares", "give --cpus"),
-    ("CpusetCpus", "CPUs cannot be chosen in this version"),
-    ("CpusetMems", "memory nodes cannot be chosen in this version"),
-    ("DeviceCgroupRules", "give the devices with --device"),
-    ("DeviceRequests", "generic resources are not supported by this version"),
-    ("DnsOptions", "options of the resolver are not supported by this version"),
-    ("Isolation", "is for Windows, which Warren does not run"),
-    ("Links", "containers of one network find each other by name: use a network"),
-    ("MemorySwappiness", NO_SWAP),
-    ("MemorySwap", NO_SWAP),
-    ("OomKillDisable", "the kernel may end every container that is out of memory"),
-    ("PidMode", NO_SHARED_NAMESPACES),
-    ("PublishAllPorts", "the ports of an image are not read: give them with --publish"),
-    ("Runtime", "there is one runtime"),
-    ("UTSMode", NO_SHARED_NAMESPACES),
-    ("UsernsMode", NO_SHARED_NAMESPACES),
-    ("VolumeDriver", "give the driver with --mount type=volume,volume-driver=NAME"),
-    ("VolumesFrom", "name the volumes with --volume"),
-];
-const NO_IO_LIMITS: &str = "limits of input and output are not supported by this version";
-const NO_SWAP: &str = "swap is a setting of the nodes";
-const NO_SHARED_NAMESPACES: &str =
-    "namespaces of the node or of other containers cannot be used in this version";
-
-/// Where the fields of a service come from in this request.
-const PATHS: [(&str, &str); 23] = [
-    ("EndpointSpec.Ports", "HostConfig.PortBindings"),
-    ("TaskTemplate.ContainerSpec.Args", "Cmd"),
-    ("TaskTemplate.ContainerSpec.CapabilityAdd", "HostConfig.CapAdd"),
-    ("TaskTemplate.ContainerSpec.CapabilityDrop", "HostConfig.CapDrop"),
-    ("TaskTemplate.ContainerSpec.Command", "Entrypoint"),
-    ("TaskTemplate.ContainerSpec.DNSConfig.Nameservers", "HostConfig.Dns"),
-    ("TaskTemplate.ContainerSpec.DNSConfig.Search", "HostConfig.DnsSearch"),
-    ("TaskTemplate.ContainerSpec.Dir", "WorkingDir"),
-    ("TaskTemplate.ContainerSpec.Groups", "HostConfig.GroupAdd"),
-    ("TaskTemplate.ContainerSpec.Hosts", "HostConfig.ExtraHosts"),
-    ("TaskTemplate.ContainerSpec.Mounts", "HostConfig.Mounts"),
-    ("TaskTemplate.ContainerSpec.OomScoreAdj", "HostConfig.OomScoreAdj"),
-    ("TaskTemplate.ContainerSpec.Privileges", "HostConfig.SecurityOpt"),
-    ("TaskTemplate.ContainerSpec.StopGracePeriod", "StopTimeout"),
-    ("TaskTemplate.ContainerSpec.Sysctls", "HostConfig.Sysctls"),
-    ("TaskTemplate.ContainerSpec.Ulimits", "HostConfig.Ulimits"),
-    ("TaskTemplate.ContainerSpec.storageLimit", "HostConfig.StorageOpt.size"),
-    ("TaskTemplate.LogDriver", "HostConfig.LogConfig"),
-    ("TaskTemplate.Networks", "HostConfig.NetworkMode"),
-    ("TaskTemplate.Resources.Limits.MemoryBytes", "HostConfig.Memory"),
-    ("TaskTemplate.Resources.Limits.NanoCPUs", "HostConfig.NanoCpus"),
-    ("TaskTemplate.Resources.Limits.Pids", "HostConfig.PidsLimit"),
-    ("TaskTemplate.ContainerSpec.", ""),
-];
 
 /// A list of words, or one text, which is one word.
 #[derive(Debug, Clone, Deserialize)]
@@ -161,6 +96,7 @@ struct HostConfig {
     pids_limit: Option<i64>,
     ulimits: Option<Vec<model::Ulimit>>,
     init: Option<bool>,
+    userns_mode: Option<String>,
     #[serde(flatten)]
     others: BTreeMap<String, Value>,
 }
@@ -232,6 +168,10 @@ pub fn service(
         size.map(Bytes)
     });
     let storage_limit = storage_limit(&mut wrong, host.storage_opt.clone().unwrap_or_default());
+    let user_namespace = host.userns_mode.as_ref().filter(|mode| !mode.is_empty()).and_then(|mode| {
+        let parsed = mode.parse::<UserNamespace>();
+        parsed.map_err(|why| wrong.add("HostConfig.UsernsMode", why)).ok()
+    });
     let docker = translate(&mut wrong, name, request, host, own_node);
     let mut received = match spec::from_docker(docker, ids) {
         Ok(received) if wrong.0.is_empty() => received,
@@ -245,6 +185,7 @@ pub fn service(
     spec.ports = ports;
     (spec.task.privileged, spec.task.devices) = (privileged, devices);
     (spec.task.shm_size, spec.task.storage_limit) = (shm_size, storage_limit);
+    spec.task.user_namespace = user_namespace;
     spec::check(spec).map_err(renamed)?;
     Ok(received)
 }

@@ -22,13 +22,13 @@ pub(super) fn namespace_path(directory: &Path, task: &TaskKey) -> PathBuf {
     directory.join(task.as_str())
 }
 
-/// Creates the task's namespace and link, or completes or replaces existing ones. Returns the namespace's
-/// path.
-pub(super) fn ensure(directory: &Path, link: &TaskLink) -> Result<PathBuf, Error> {
+/// Creates the task's namespace, unless one is given, and its link, or completes or replaces existing ones. Returns the
+/// namespace's path.
+pub(super) fn ensure(directory: &Path, link: &TaskLink, given: Option<&Path>) -> Result<PathBuf, Error> {
     let path = namespace_path(directory, &link.task);
     let home = namespace::current()?;
     let mut outside = Netlink::open()?;
-    let space = namespace::ensure(&path)?;
+    let space = namespace::ensure(&path, given)?;
     let mut inside = Netlink::open()?;
     for setting in link.task_sysctls() {
         sysctl::ensure(&setting)?;
@@ -185,7 +185,7 @@ fn inspect_inside(directory: &Path, link: &TaskLink, host: &LinkState) -> Result
     if !namespace::is_bound(&path) {
         return Ok(Err("its namespace is missing".to_owned()));
     }
-    namespace::ensure(&path)?;
+    namespace::ensure(&path, None)?;
     let mut inside = Netlink::open()?;
     let Some(task) = message::fetch_link(&mut inside, "eth0")?.filter(|task| is_connected(link, host, task))
     else {

@@ -77,7 +77,7 @@ impl LinuxInner {
             let link = by_task.get(&task)?.clone();
             Some(async move {
                 let done = vec![format!("attached task {task} again: {reason}")];
-                self.attach(link).await.map(|_| done)
+                self.attach(link, None).await.map(|_| done)
             })
         });
         run_concurrently(again, &mut repairs).await;

@@ -50,7 +50,7 @@ impl RequestedState {
     pub fn admit(&mut self, task: &TaskNetwork) -> Result<(TaskLink, u64), Error> {
         let asked = self.network.as_mut().ok_or(Error::NodeNotConfigured)?;
         asked.admit(task)?;
-        let TaskNetwork { task, attachment } = task.clone();
+        let TaskNetwork { task, attachment, namespace: _ } = task.clone();
         let link = desired::task_link(asked, &task, attachment.address);
         if asked.tasks.get(&task) != Some(&attachment) {
             asked.tasks.insert(task, attachment);

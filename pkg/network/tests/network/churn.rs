@@ -44,7 +44,8 @@ async fn change(network: &LinuxNetwork, all: &mut NodeNetwork, random: &mut Rand
             let last = 10 + random.below(20) as u8;
             let networks: BTreeSet<u32> = (0..=random.below(3)).map(|_| 1 + random.below(3)).collect();
             let networks: Vec<u32> = networks.into_iter().collect();
-            let task = TaskNetwork { task: task_key(1, last), attachment: attachment(1, last, &networks) };
+            let attachment = attachment(1, last, &networks);
+            let task = TaskNetwork { task: task_key(1, last), attachment, namespace: None };
             network.ensure_task(&task).await.unwrap();
             all.tasks.insert(task.task, task.attachment);
         }
@@ -219,7 +220,8 @@ fn many_services_cost_a_connection_what_few_cost() {
         println!("change of one port beside 5,000 services: {:?}", port_changes(&fresh, cluster).await);
         let start = Instant::now();
         let attachment = Attachment::new(task_address(1, 9));
-        fresh.ensure_task(&TaskNetwork { task: TaskKey::parse("late").unwrap(), attachment }).await.unwrap();
+        let late = TaskNetwork { task: TaskKey::parse("late").unwrap(), attachment, namespace: None };
+        fresh.ensure_task(&late).await.unwrap();
         println!("attach of one task: {:?}", start.elapsed());
         let start = Instant::now();
         let pass = fresh.repair().await.unwrap();

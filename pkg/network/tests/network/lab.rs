@@ -199,7 +199,7 @@ pub fn key(last: u8) -> TaskKey {
 }
 
 pub fn task(last: u8) -> TaskNetwork {
-    TaskNetwork { task: key(last), attachment: Attachment::new(address(last)) }
+    TaskNetwork { task: key(last), attachment: Attachment::new(address(last)), namespace: None }
 }
 
 pub fn host_port(ip: Option<Ipv4Addr>, port: u16) -> HostPort {

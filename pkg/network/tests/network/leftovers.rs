@@ -1,6 +1,8 @@
 //! Nothing remains after removal, after a kill at any point, or after an agent lost its state.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -108,12 +110,35 @@ fn partly_created_tasks_are_completed() {
 fn a_task_may_change_its_address() {
     run_on_node(|lab| async move {
         lab.with_tasks([2]).await;
-        let moved = warren_network::TaskNetwork { task: key(2), attachment: task(3).attachment };
+        let moved = warren_network::TaskNetwork { task: key(2), ..task(3) };
         let path = lab.network.ensure_task(&moved).await.unwrap();
         let _server = NetworkNamespace::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
         assert_eq!(lab.node.fetch(moved.attachment.address, 80).unwrap(), "two 10.210.1.1");
         assert!(lab.node.fetch(address(2), 80).is_err());
         assert!(!lab.inventory().iter().any(|line| line.contains("10.210.1.2 ")));
+    });
+}
+
+#[test]
+fn a_given_namespace_replaces_another() {
+    run_on_node(|lab| async move {
+        lab.with_tasks([2]).await;
+        let given = lab.run.path().join("given");
+        let file = given.to_str().unwrap();
+        let make = format!("touch {file}; unshare --net mount --bind /proc/self/ns/net {file}");
+        lab.node.command("sh", &["-c", &make]);
+        let inode = |path: &Path| std::fs::metadata(path).unwrap().ino();
+        let asked = warren_network::TaskNetwork { namespace: Some(given.clone()), ..task(2) };
+        // None is given by a repair, which keeps what is there.
+        for asked in [&asked, &asked, &task(2)] {
+            let path = lab.network.ensure_task(asked).await.unwrap();
+            assert_eq!(inode(&path), inode(&given));
+            let _server = NetworkNamespace::open(&path).serve([0, 0, 0, 0].into(), 80, "two");
+            assert_eq!(lab.node.fetch(address(2), 80).unwrap(), "two 10.210.1.1");
+        }
+        lab.network.remove_task(&key(2)).await.unwrap();
+        lab.node.command("umount", &[file]);
+        std::fs::remove_file(given).unwrap();
     });
 }
 

@@ -20,10 +20,11 @@ pub enum OutputTarget {
     Discard,
     /// A program that the container's supervisor starts and that outlives agent and containerd. It gets
     /// standard output as descriptor 3 and standard error as 4 (empty for a terminal), and closes 5 when it
-    /// is ready. Its arguments are the pairs `dir`, `max-size`, `max-files`, `attempt` (of the owner) and, for a
-    /// container with an input, `flush-after` (milliseconds until the beginning of a line is written without its
-    /// rest) with their values, in any order. It reads until end of file, which comes when the process is deleted, and
-    /// ignores SIGTERM until then. Deleting waits up to 12 s for it, except with a terminal.
+    /// is ready. Its arguments are the pairs `dir`, `max-size`, `max-files`, `attempt` (of the owner), for a
+    /// container with an input `flush-after` (milliseconds until the beginning of a line is written without its
+    /// rest), and for one with a user namespace of its own `owner` (the id on the host of its root, to which the
+    /// program gives the pipes), with their values, in any order. It reads until end of file, which comes when the
+    /// process is deleted, and ignores SIGTERM until then. Deleting waits up to 12 s for it, except with a terminal.
     Binary {
         /// Absolute path of the program; must exist when the process is created.
         program: PathBuf,
@@ -60,8 +61,9 @@ impl OutputTarget {
         }
     }
 
-    /// The output target as a URL for the supervisor, with all special characters escaped.
-    pub(crate) fn uri(&self, attempt: u32, has_input: bool) -> String {
+    /// The output target as a URL for the supervisor, with all special characters escaped. `owner` is the id on the
+    /// host of the container's root, if it has a user namespace of its own.
+    pub(crate) fn uri(&self, attempt: u32, has_input: bool, owner: Option<u32>) -> String {
         match self {
             Self::Discard => String::new(),
             Self::Binary { program, dir, max_size, max_files } => {
@@ -74,6 +76,9 @@ impl OutputTarget {
                 if has_input {
                     // Writing to a `String` cannot fail.
                     let _ = write!(uri, "&flush-after={}", FLUSH_AFTER.as_millis());
+                }
+                if let Some(owner) = owner {
+                    let _ = write!(uri, "&owner={owner}");
                 }
                 uri
             }
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn log_paths_are_escaped_in_uri() {
-        assert_eq!(OutputTarget::Discard.uri(1, true), "");
+        assert_eq!(OutputTarget::Discard.uri(1, true, None), "");
         let logger = OutputTarget::Binary {
             program: "/opt/my logger".into(),
             dir: "/var/a&b=c+d/é".into(),
@@ -110,7 +115,8 @@ mod tests {
         };
         let want =
             "binary:///opt/my%20logger?dir=/var/a%26b%3Dc%2Bd/%C3%A9&max-size=10&max-files=2&attempt=4";
-        assert_eq!(logger.uri(4, false), want);
-        assert_eq!(logger.uri(4, true), format!("{want}&flush-after=50"));
+        assert_eq!(logger.uri(4, false, None), want);
+        assert_eq!(logger.uri(4, true, None), format!("{want}&flush-after=50"));
+        assert_eq!(logger.uri(4, true, Some(9)), format!("{want}&flush-after=50&owner=9"));
     }
 }

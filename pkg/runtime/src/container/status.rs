@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::{ContainerId, ContainerOwner};
-use warren_types::Signal;
+use warren_types::{IdRange, Signal};
 
 /// Result of an ended process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,8 @@ pub struct ContainerStatus {
     pub process: ProcessState,
     /// Whether its file system exists.
     pub has_snapshot: bool,
+    /// The ids of its users on the host; `None` without a user namespace of its own.
+    pub ids: Option<IdRange>,
 }
 
 /// Name and version of the runtime.

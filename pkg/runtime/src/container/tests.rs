@@ -1,6 +1,6 @@
 //! Validation of a spec without a machine.
 
-use warren_types::MilliCpu;
+use warren_types::{IdRange, MilliCpu};
 
 use super::*;
 
@@ -115,6 +115,34 @@ fn invalid_security_options_are_rejected_by_field() {
     refused("devices[0].access", |s| {
         let access = DevicePermissions { read: false, write: false, mknod: false };
         s.devices = vec![HostDevice { access, ..device("/dev/null", "/x") }];
+    });
+}
+
+#[test]
+fn private_users_exclude_what_belongs_to_the_host() {
+    let users = |first, directory: &str| PrivateUsers { ids: IdRange { first }, directory: directory.into() };
+    let private = |s: &mut ContainerSpec| s.user_namespace = Some(users(1_000_000, "/run/x"));
+    accepted(private);
+    refused("user_namespace", |s| s.user_namespace = Some(users(0, "/run/x")));
+    refused("user_namespace", |s| s.user_namespace = Some(users(u32::MAX, "/run/x")));
+    refused("user_namespace", |s| s.user_namespace = Some(users(1_000_000, "run")));
+    refused("user_namespace", |s| {
+        (s.privileged, s.user_namespace) = (true, Some(users(1_000_000, "/run/x")))
+    });
+    refused("user_namespace", |s| {
+        private(s);
+        s.network = NetworkMode::Host;
+    });
+    refused("user_namespace", |s| {
+        private(s);
+        let (source, target) = ("/dev/fuse".into(), "/dev/fuse".into());
+        s.devices = vec![HostDevice { source, target, access: DevicePermissions::FULL }];
+    });
+    refused("mounts[0].propagation", |s| {
+        private(s);
+        let propagation = MountPropagation::Slave;
+        let source = ContainerMountSource::Bind { path: "/a".into(), recursive: true, propagation };
+        s.mounts = vec![ContainerMount { target: "/x".into(), source, read_only: false }];
     });
 }
 

@@ -11,6 +11,7 @@ use containerd_client::services::v1::{DeleteTaskRequest, GetContainerRequest};
 use containerd_client::types::Mount;
 use tonic::Status;
 use warren_image::{CallError, ImageInfo, Reference, with_deadline};
+use warren_types::{ID_RANGE_SIZE, IdRange};
 
 use super::create_error::create_error;
 use super::record::RecordPlugins;
@@ -19,16 +20,22 @@ use crate::container::{ContainerId, ContainerSpec, ProcessState};
 use crate::error::Error;
 use crate::spec::user::{RequestedUser, User};
 use crate::spec::{DeviceNode, ResolvedSpec, command, document};
+use crate::user_namespace::{self, MappedMounts};
 use crate::{Result, host_check};
 
 impl Inner {
     pub(super) async fn ensure_created(&self, spec: &ContainerSpec) -> Result<()> {
         spec.validate()?;
         let image = self.image(&spec.image).await?;
+        if spec.user_namespace.is_some() {
+            user_namespace::check_node(self.connection.socket().parent().unwrap_or(Path::new("/")))?;
+        }
         let devices = check_host(spec).await?;
         let asked = RequestedUser::from_spec(spec, &image.config);
         // A user given by name is resolved after the file system exists, which must come after the record.
         let known = asked.numeric();
+        let ids = spec.user_namespace.as_ref().map(|users| users.ids);
+        known.as_ref().map_or(Ok(()), |user| check_ids(user, ids))?;
         let mut meant = ResolvedSpec { user: known.clone().unwrap_or_default(), devices };
         let mut desired = self.record(spec, &image, &meant)?;
         let existing = self.ensure_record(&desired).await?;
@@ -55,6 +62,7 @@ impl Inner {
         }
         if known.is_none() {
             meant.user = resolve_user(asked, mounts.clone()).await?;
+            check_ids(&meant.user, ids)?;
             desired = self.record(spec, &image, &meant)?;
         }
         // A new record with the right user is complete; others may need an update.
@@ -175,11 +183,13 @@ impl Inner {
         uid: u32,
         mounts: Vec<Mount>,
     ) -> Result<()> {
+        let first_id = spec.user_namespace.as_ref().map(|users| users.ids.first);
         if let Some(input) = &spec.stdin {
-            input_pipe::ensure(&input.pipe, uid)?;
+            input_pipe::ensure(&input.pipe, first_id.unwrap_or(0).saturating_add(uid))?;
         }
+        let (mounts, mapped) = map_users(spec, mounts).await?;
         let pipe = spec.stdin.as_ref().map(|input| input.pipe.display().to_string());
-        let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some());
+        let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some(), first_id);
         let message = CreateTaskRequest {
             container_id: spec.id.to_string(),
             rootfs: mounts,
@@ -190,7 +200,7 @@ impl Inner {
             stdout: output,
             ..Default::default()
         };
-        let mut created = self.send_create(&spec.id, message.clone()).await;
+        let mut created = self.send_create(&spec.id, message.clone(), &mapped).await;
         if let Err(status) = &created {
             match CallError::from_status(status) {
                 CallError::AlreadyExists => match self.process(&spec.id).await? {
@@ -205,7 +215,7 @@ impl Inner {
                 CallError::Other if self.clear_bundle(&spec.id, status.message()).await => {}
                 _ => return Err(create_failed(spec, image, status)),
             }
-            created = self.send_create(&spec.id, message).await;
+            created = self.send_create(&spec.id, message, &mapped).await;
         }
         created.map_err(|status| create_failed(spec, image, &status))
     }
@@ -239,17 +249,19 @@ impl Inner {
         bundle::remove(folder).map_err(failed)
     }
 
-    /// Sends the call from its own task, so that it completes even if the caller is cancelled.
+    /// Sends the call from its own task, so that it completes even if the caller is cancelled, with the mounts that it
+    /// needs.
     async fn send_create(
         &self,
         id: &ContainerId,
         message: CreateTaskRequest,
+        mapped: &Arc<MappedMounts>,
     ) -> std::result::Result<(), Status> {
         let turn = self.locks.lock_shared(id).await;
         let permit = self.start_permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let connection = self.connection.clone();
+        let (connection, mapped) = (self.connection.clone(), Arc::clone(mapped));
         let call = async move {
-            let _at_work = (turn, permit);
+            let _at_work = (turn, permit, mapped);
             let request = connection.request(message);
             with_deadline(CREATE_TIMEOUT, connection.tasks().create(request)).await.map(|_| ())
         };
@@ -267,6 +279,36 @@ async fn check_host(spec: &ContainerSpec) -> Result<Vec<DeviceNode>> {
             action: format!("check the host for container {}", spec.id),
             reason: format!("a file system of the node did not answer within {RECORD_TIMEOUT:?}"),
         }),
+    }
+}
+
+/// Mounts what a container with a user namespace of its own is created from; its file system for the OCI runtime.
+async fn map_users(spec: &ContainerSpec, mounts: Vec<Mount>) -> Result<(Vec<Mount>, Arc<MappedMounts>)> {
+    let Some(users) = spec.user_namespace.clone() else { return Ok((mounts, Arc::default())) };
+    let desired = spec.clone();
+    let mapping = tokio::task::spawn_blocking(move || user_namespace::map(&desired, &users, mounts));
+    match tokio::time::timeout(RECORD_TIMEOUT, mapping).await {
+        Ok(mapped) => {
+            let (mounts, mapped) = mapped.expect("mounting does not panic")?;
+            Ok((mounts, Arc::new(mapped)))
+        }
+        Err(_) => Err(Error::Timeout {
+            action: format!("mount the files of container {}", spec.id),
+            reason: format!("a file system of the node did not answer within {RECORD_TIMEOUT:?}"),
+        }),
+    }
+}
+
+/// Refuses a user that does not exist in the user namespace of the container.
+pub(super) fn check_ids(user: &User, ids: Option<IdRange>) -> Result<()> {
+    let Some(ids) = ids else { return Ok(()) };
+    let mut all = [user.uid, user.gid].into_iter().chain(user.groups.iter().copied());
+    match all.find(|id| ids.on_node(*id).is_none()) {
+        None => Ok(()),
+        Some(id) => {
+            let reason = format!("{id} is not one of the {ID_RANGE_SIZE} ids of its user namespace");
+            Err(Error::invalid_field("user", reason))
+        }
     }
 }
 

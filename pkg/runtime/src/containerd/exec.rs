@@ -28,9 +28,9 @@ use tokio::net::unix::pipe;
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 use warren_image::{CallError, with_deadline};
-use warren_types::Signal;
+use warren_types::{IdRange, Signal};
 
-use super::create::resolve_user;
+use super::create::{check_ids, resolve_user};
 use super::create_error::exec_error;
 use super::process_watcher::open_pidfd;
 use super::{DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, START_TIMEOUT, record};
@@ -138,7 +138,7 @@ impl Inner {
             action: format!("open container {id}"),
             reason: error.to_string(),
         })?;
-        Ok(ContainerHandles { root: root.into(), network: network.into() })
+        Ok(ContainerHandles { root: root.into(), network: network.into(), ids: status.ids })
     }
 
     /// The process document, from the container's.
@@ -146,18 +146,29 @@ impl Inner {
         let missing = |what| Error::NotFound { id: id.to_string(), what };
         let found = self.get_record(id).await?.ok_or_else(|| missing("record"))?;
         let first = record::first_process(&found).ok_or_else(|| missing("process"))?;
-        let user = self.exec_user(id, spec).await?;
+        let user = self.exec_user(id, spec, record::ids(&found)).await?;
         Ok(spec.document(&first, user.as_ref()))
     }
 
-    /// The user that the spec asks for.
-    async fn exec_user(&self, id: &ContainerId, spec: &ExecSpec) -> Result<Option<User>> {
+    /// The user that the spec asks for, in a container with these ids.
+    async fn exec_user(
+        &self,
+        id: &ContainerId,
+        spec: &ExecSpec,
+        ids: Option<IdRange>,
+    ) -> Result<Option<User>> {
         let Some(user) = &spec.user else { return Ok(None) };
         let asked = RequestedUser::named(user);
-        Ok(Some(match asked.numeric() {
+        let user = match asked.numeric() {
             Some(user) => user,
-            None => resolve_user(asked, self.mounts(id).await?).await?,
-        }))
+            None => {
+                let missing = || Error::NotFound { id: id.to_string(), what: "file system" };
+                let mounts = self.find_mounts(id).await?.ok_or_else(missing)?;
+                resolve_user(asked, mounts).await?
+            }
+        };
+        check_ids(&user, ids)?;
+        Ok(Some(user))
     }
 
     async fn start_exec(

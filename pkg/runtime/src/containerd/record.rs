@@ -12,7 +12,7 @@ use warren_image::RunConfig;
 use super::oci_runtime;
 use crate::container::{ContainerId, ContainerOwner, ContainerSpec, ContainerStatus, ProcessState};
 use crate::error::Error;
-use warren_types::Signal;
+use warren_types::{IdRange, Signal};
 
 const RUNTIME: &str = "io.containerd.runc.v2";
 pub(super) const TASK: &str = "warren.task";
@@ -22,6 +22,8 @@ pub(super) const ATTEMPT_HISTORY: &str = "warren.attempt-history";
 const STOP_SIGNAL: &str = "warren.stop-signal";
 /// Path of the pipe of the container's standard input, if it has one.
 pub(super) const STDIN: &str = "warren.stdin";
+/// The id on the host of id 0 of the container, if it has a user namespace of its own.
+const FIRST_ID: &str = "warren.first-id";
 pub(super) const ASSIGNMENT: &str = "warren.assignment";
 /// Label of a [`placeholder_record`], so that a later sweep finds it after a crash.
 pub(super) const PLACEHOLDER: &str = "warren.stand-in";
@@ -58,6 +60,8 @@ pub(super) fn new_record(
     // Its path is in UTF-8.
     let pipe = spec.stdin.as_ref().map(|input| (STDIN.to_owned(), input.pipe.display().to_string()));
     labels.extend(pipe);
+    let users = spec.user_namespace.as_ref();
+    labels.extend(users.map(|users| (FIRST_ID.to_owned(), users.ids.first.to_string())));
     Ok(Container {
         id: spec.id.to_string(),
         labels,
@@ -74,6 +78,12 @@ pub(super) fn new_record(
 /// The first process of a container as its document describes it.
 pub(super) fn first_process(record: &Container) -> Option<oci::Process> {
     document(record).ok()?.process().clone()
+}
+
+/// The ids of a container with a user namespace of its own.
+pub(super) fn ids(record: &Container) -> Option<IdRange> {
+    let first = record.labels.get(FIRST_ID)?.parse().ok()?;
+    Some(IdRange { first })
 }
 
 /// The OCI document of a container.
@@ -139,7 +149,7 @@ pub(super) fn record_update(existing: &Container, desired: &Container) -> Option
 
 /// Why an existing record is of another container, if it is.
 pub(super) fn conflict_reason(existing: &Container, desired: &Container) -> Option<String> {
-    for key in [TASK, SPEC_HASH] {
+    for key in [TASK, SPEC_HASH, FIRST_ID] {
         let (found, want) = (existing.labels.get(key), desired.labels.get(key));
         if found != want {
             let found = found.map_or("none", String::as_str);
@@ -156,7 +166,7 @@ pub(super) fn parse_record(
     process: ProcessState,
     snapshot: bool,
 ) -> Option<ContainerStatus> {
-    let id = ContainerId::parse(&record.id).ok()?;
+    let (id, ids) = (ContainerId::parse(&record.id).ok()?, ids(&record));
     let mut labels: BTreeMap<String, String> = record.labels.into_iter().collect();
     let owner = owner(&labels);
     let history = labels.remove(ATTEMPT_HISTORY).unwrap_or_default();
@@ -174,6 +184,7 @@ pub(super) fn parse_record(
         stop_signal,
         process,
         has_snapshot: snapshot,
+        ids,
     })
 }
 

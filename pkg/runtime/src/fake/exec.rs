@@ -50,6 +50,7 @@ impl FakeRuntime {
         let root = state.image_files(&image)?.root().try_clone_to_owned();
         let network = File::open("/proc/self/ns/net");
         Ok(ContainerHandles {
+            ids: None,
             root: root.map_err(|error| failed(error.to_string()))?,
             network: network.map_err(|error| failed(error.to_string()))?.into(),
         })

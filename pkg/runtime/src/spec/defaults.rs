@@ -26,10 +26,15 @@ const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", 
 const SYSCTLS: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
+/// The groups that may ping, where the container has a user namespace of its own: no others exist there.
+const PRIVATE_PING_GROUPS: (&str, &str) = ("net.ipv4.ping_group_range", "0 65535");
+
 /// The defaults and the spec's settings over them. The settings of the host network are not changed.
 pub(super) fn sysctls(spec: &ContainerSpec) -> HashMap<String, String> {
     let own = SYSCTLS.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let own = own.into_iter().filter(|_| spec.network != NetworkMode::Host);
+    let private = spec.user_namespace.iter().map(|_| PRIVATE_PING_GROUPS);
+    let private = private.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let own = own.into_iter().chain(private).filter(|_| spec.network != NetworkMode::Host);
     let asked: &BTreeMap<String, String> = &spec.sysctls;
     own.chain(asked.clone()).collect()
 }

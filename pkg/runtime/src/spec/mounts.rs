@@ -7,7 +7,8 @@ use warren_types::Bytes;
 
 use super::HostFeatures;
 use crate::container::{
-    ContainerMount, ContainerMountSource, ContainerSpec, HostFile, INIT, MountPropagation, STDIN,
+    ContainerMount, ContainerMountSource, ContainerSpec, HostFile, INIT, MountPropagation, PrivateUsers,
+    STDIN,
 };
 
 const SHM_SIZE: Bytes = Bytes(64 << 20);
@@ -17,9 +18,12 @@ pub(super) fn mounts(spec: &ContainerSpec, host: HostFeatures) -> Vec<oci::Mount
     let asked = |target: &Path| spec.mounts.iter().any(|mount| mount.target == target);
     let mut mounts = default_mounts(spec);
     mounts.retain(|mount| !asked(mount.destination()));
-    let mut desired: Vec<&ContainerMount> = spec.mounts.iter().collect();
-    desired.sort_by_key(|mount| mount.target.components().count());
-    mounts.extend(desired.into_iter().map(|expected| self::requested_mount(expected, host)));
+    let mut desired: Vec<(usize, &ContainerMount)> = spec.mounts.iter().enumerate().collect();
+    desired.sort_by_key(|(_, mount)| mount.target.components().count());
+    mounts.extend(desired.into_iter().map(|(place, expected)| match &spec.user_namespace {
+        None => self::requested_mount(expected, host),
+        Some(users) => private_mount(expected, place, users, host),
+    }));
     let nodes = spec.files.iter().filter(|file| !asked(&file.target));
     mounts.extend(nodes.map(|HostFile { source, target }| file(source, target)));
     if let Some(program) = spec.first_program() {
@@ -69,6 +73,21 @@ fn default_mounts(spec: &ContainerSpec) -> Vec<oci::Mount> {
         kernel("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         kernel("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", &shm]),
     ]
+}
+
+/// Of a container with a user namespace of its own: bind mounts have sources with shifted ids, which are read-only if
+/// the mount is. The OCI runtime may not change these.
+fn private_mount(
+    desired: &ContainerMount,
+    place: usize,
+    users: &PrivateUsers,
+    host: HostFeatures,
+) -> oci::Mount {
+    let ContainerMountSource::Bind { recursive, propagation, .. } = &desired.source else {
+        return requested_mount(desired, host);
+    };
+    let options = [if *recursive { "rbind" } else { "bind" }, propagation.mount_option()].map(str::to_owned);
+    mount(&desired.target, "bind", &users.mount_source(place), options)
 }
 
 fn requested_mount(desired: &ContainerMount, host: HostFeatures) -> oci::Mount {

@@ -1,12 +1,12 @@
 //! Each field of the document.
 
-use warren_types::{Bytes, MilliCpu};
+use warren_types::{Bytes, IdRange, MilliCpu};
 
 use super::fixtures::{HOST, build, build_with, image, spec, strings};
 use super::*;
 use crate::container::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerReservations, ContainerUlimit, HostFile,
-    MountPropagation, OutputTarget, StandardInput,
+    MountPropagation, OutputTarget, PrivateUsers, StandardInput,
 };
 
 const UNIFIED: HostFeatures = HostFeatures { unified_cgroups: true, ..HOST };
@@ -349,4 +349,42 @@ fn relative_image_workdir_is_rejected() {
     let document = |spec: &ContainerSpec| document(spec, &image, &ResolvedSpec::default(), "/warren", HOST);
     assert!(document(&spec()).is_err());
     document(&ContainerSpec { workdir: Some("/srv".into()), ..spec() }).unwrap();
+}
+
+#[test]
+fn private_users_have_ids_a_namespace_and_mapped_mounts() {
+    let bind = |target: &str, recursive, read_only| {
+        let source = ContainerMountSource::Bind {
+            path: "/srv".into(),
+            recursive,
+            propagation: MountPropagation::Private,
+        };
+        ContainerMount { target: target.into(), source, read_only }
+    };
+    let users = PrivateUsers { ids: IdRange { first: 1_000_000 }, directory: "/run/users/x".into() };
+    let mounts = vec![bind("/a/b", true, true), bind("/a", false, false)];
+    let asked = ContainerSpec { user_namespace: Some(users), mounts, ..spec() };
+    let built = build(&asked, HOST);
+    let linux = built.linux().clone().unwrap();
+    for ids in [linux.uid_mappings(), linux.gid_mappings()] {
+        let [ids] = ids.as_deref().unwrap() else { panic!("{ids:?}") };
+        assert_eq!((ids.container_id(), ids.host_id(), ids.size()), (0, 1_000_000, 65_536));
+    }
+    let namespaces = linux.namespaces().clone().unwrap();
+    let user = namespaces.iter().find(|each| each.typ() == oci::LinuxNamespaceType::User).unwrap();
+    assert_eq!(user.path().as_deref(), Some(Path::new("/run/users/x/user")));
+    assert_eq!(linux.sysctl().clone().unwrap()["net.ipv4.ping_group_range"], "0 65535");
+    let found = built.mounts().clone().unwrap();
+    let mount = |target: &str| found.iter().find(|mount| mount.destination() == Path::new(target)).unwrap();
+    for (target, source, options) in [
+        ("/a", "/run/users/x/mount-1", ["bind", "rprivate"]),
+        // The mount with shifted ids is read-only itself.
+        ("/a/b", "/run/users/x/mount-0", ["rbind", "rprivate"]),
+    ] {
+        let mount = mount(target);
+        assert_eq!(mount.source().as_deref(), Some(Path::new(source)));
+        assert_eq!(*mount.options(), strings(&options));
+    }
+    let host = build(&spec(), HOST).linux().clone().unwrap();
+    assert!(host.uid_mappings().is_none() && host.gid_mappings().is_none());
 }

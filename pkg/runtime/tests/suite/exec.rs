@@ -15,7 +15,7 @@ fn program(command: &[&str]) -> ExecSpec {
     ExecSpec { command: command.iter().map(|&word| word.to_owned()).collect(), ..ExecSpec::default() }
 }
 
-fn script(script: &str) -> ExecSpec {
+pub fn script(script: &str) -> ExecSpec {
     program(&["sh", "-c", script])
 }
 
@@ -57,11 +57,11 @@ fn pipe_dirs(settings: &ContainerdSettings) -> Vec<String> {
 }
 
 impl RuntimeFixture {
-    async fn exec(&self, name: &str, spec: &ExecSpec) -> (u32, String, String) {
+    pub async fn exec(&self, name: &str, spec: &ExecSpec) -> (u32, String, String) {
         finish(self.runtime.exec(&id(name), spec).await.unwrap(), Vec::new()).await
     }
 
-    async fn pipes_are_removed(&self) {
+    pub async fn pipes_are_removed(&self) {
         let settings = self.containerd.settings();
         eventually("the pipes are gone", || async { pipe_dirs(&settings).is_empty() }).await;
     }

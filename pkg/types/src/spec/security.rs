@@ -1,4 +1,4 @@
-//! Privileges of a task: capabilities, devices, ulimits and seccomp.
+//! Privileges of a task: capabilities, devices, ulimits, seccomp and its user namespace.
 
 use std::fmt;
 use std::str::FromStr;
@@ -261,5 +261,44 @@ impl fmt::Display for Seccomp {
             Self::Default => "default",
             Self::Unconfined => "unconfined",
         })
+    }
+}
+
+/// Which users of the node the users of a container are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum UserNamespace {
+    /// The same: root of the container is root of the node.
+    #[default]
+    Host,
+    /// Users without rights on the node, which no other task has: the container has a user namespace of its own.
+    Private,
+}
+
+impl UserNamespace {
+    /// All values.
+    pub const ALL: [Self; 2] = [Self::Host, Self::Private];
+
+    /// As in files and flags: `private`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Private => "private",
+        }
+    }
+}
+
+impl FromStr for UserNamespace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|namespace| namespace.as_str() == text);
+        known.ok_or_else(|| format!("{text:?} is not a user namespace; give host or private"))
+    }
+}
+
+impl fmt::Display for UserNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }

@@ -133,6 +133,14 @@ pub fn is_normalized_relative(path: &str) -> bool {
 }
 
 impl Mount {
+    /// Whether mounts that are made later on the node are visible in the container.
+    pub(super) fn has_later_mounts(&self) -> bool {
+        match &self.source {
+            MountSource::Bind { propagation, .. } => *propagation != Propagation::Private,
+            MountSource::Volume { .. } | MountSource::Tmpfs { .. } => false,
+        }
+    }
+
     /// All violations of the mount; paths are relative to it.
     pub fn validate(&self) -> Violations {
         let mut violations = Violations::default();

@@ -15,7 +15,7 @@ use super::process::{
     EnvVar, LifecycleHook, is_account, validate_env, validate_hooks, validate_user, validate_workdir,
 };
 use super::secret_object::{IMAGE_DIRECTORIES, MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
-use super::security::{Capability, Device, Seccomp, Ulimit};
+use super::security::{Capability, Device, Seccomp, Ulimit, UserNamespace};
 use super::storage::{MAX_MOUNTS, Mount, MountSource};
 use super::sysctl::sysctl_fault;
 use super::{RestartPolicy, validate_labels_at};
@@ -195,6 +195,9 @@ pub struct TaskSpec {
     /// Its processes may reach the metadata service of a cloud, 169.254.169.254, which often holds credentials.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_metadata: bool,
+    /// Which users of the node its users are; `None` is the default of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_namespace: Option<UserNamespace>,
 }
 
 fn default_drain_delay() -> Duration {
@@ -331,6 +334,7 @@ impl TaskSpec {
             network: TaskNetworkMode::default(),
             dns: DnsSettings::default(),
             allow_metadata: false,
+            user_namespace: None,
         }
     }
 
@@ -356,6 +360,11 @@ impl TaskSpec {
         if self.allow_metadata && !self.network.has_address() {
             wrong
                 .add("allowMetadata", "only a task with an address of its own is kept from it; leave it out");
+        }
+        if self.user_namespace == Some(UserNamespace::Private)
+            && let Some(reason) = self.private_users_conflict()
+        {
+            wrong.add("userNamespace", format!("private is not possible {reason}"));
         }
         if let Some(health) = &self.health {
             wrong.nest("health", health.validate());

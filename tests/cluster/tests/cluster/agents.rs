@@ -15,7 +15,7 @@ use warren_security::{Credentials, MembershipStore, NodeMembership, ReloadableCe
 use warren_testkit::wait::eventually_async;
 use warren_types::Timestamp;
 use warren_worker::{
-    FakeImages, HostBackends, ImageSource, NodeOverrides, Worker, WorkerConfig, loopback_dns,
+    FakeImages, HostBackends, ImageSource, NodeOverrides, UserIds, Worker, WorkerConfig, loopback_dns,
 };
 
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
@@ -78,6 +78,7 @@ impl AgentMachine {
             certificate: ReloadableCertificate::new(node),
             trust: Trust::new(roots).unwrap(),
             overrides: NodeOverrides::default(),
+            user_ids: UserIds::default(),
             max_archive_bytes: 1 << 30,
             membership,
         };

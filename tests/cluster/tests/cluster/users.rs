@@ -12,7 +12,7 @@ use warren_proto::{Problem, v1};
 use warren_security::{CertificateRequest, PrivateKey};
 use warren_types::{
     AdmissionPolicy, AdmissionRules, Bytes, ClusterSettingsChange, Limits, Mount, MountSource, Propagation,
-    UserRole,
+    UserNamespace, UserRole,
 };
 
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
@@ -163,6 +163,34 @@ async fn admission_policy_decides_what_operators_run() {
         assert!(why.contains("operator.hostBinds") && why.contains("change or enter"), "{why}");
     }
     assert!(!admin.services().get("bound").await.unwrap().removing);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_do_not_leave_a_private_default() {
+    let world = ManagerFixture::new().await;
+    let admin = world.admin().await;
+    let operator = world.client_as(&world.user("ann", UserRole::Operator).await).await;
+    let of_node = |name| {
+        let mut spec = spec(name, 0);
+        spec.task.user_namespace = Some(UserNamespace::Host);
+        spec
+    };
+    operator.services().create(new_id(), &of_node("old")).await.unwrap();
+    let default_user_namespace = Some(UserNamespace::Private);
+    let change = ClusterSettingsChange { default_user_namespace, ..Default::default() };
+    admin.cluster().update(&change, None).await.unwrap();
+    for refused in [
+        operator.services().create(new_id(), &of_node("new")).await.map(|_| ()),
+        operator.services().update("old", &spec("old", 1), None, false).await.map(|_| ()),
+    ] {
+        let why = reason(refused);
+        assert!(
+            why.contains("task.userNamespace: is host, and the default of the cluster is private"),
+            "{why}"
+        );
+    }
+    operator.services().create(new_id(), &spec("api", 0)).await.unwrap();
+    admin.services().create(new_id(), &of_node("new")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

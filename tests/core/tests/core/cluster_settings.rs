@@ -82,3 +82,63 @@ fn task_history_limit_is_the_number_of_ended_tasks_per_slot() {
         cluster.state.tasks().filter(|task| !task.is_live()).map(|task| task.id.number).collect();
     assert_eq!(ended, [4]);
 }
+
+fn set_default(cluster: &mut TestCluster, namespace: UserNamespace) {
+    let change = ClusterSettingsChange { default_user_namespace: Some(namespace), ..Default::default() };
+    cluster.accept(Command::UpdateCluster { version: None, change, at: cluster.now });
+}
+
+#[track_caller]
+fn check_namespace(cluster: &TestCluster, revision: u64, expected: UserNamespace) {
+    let current = &cluster.state.service(&service_id(1)).unwrap().revision;
+    assert_eq!((current.number, current.user_namespace), (revision, expected));
+}
+
+#[test]
+fn services_take_the_default_user_namespace_when_their_task_changes() {
+    let mut cluster = TestCluster::with_nodes(1);
+    cluster.service(1, spec("web", 1));
+    set_default(&mut cluster, UserNamespace::Private);
+    check_namespace(&cluster, 1, UserNamespace::Host);
+    let mut labelled = spec("web", 1);
+    labelled.labels = [("tier".into(), "front".into())].into();
+    cluster.update(1, labelled.clone());
+    check_namespace(&cluster, 1, UserNamespace::Host);
+    labelled.task.env = vec![EnvVar { name: "A".into(), value: "b".into() }];
+    cluster.update(1, labelled.clone());
+    check_namespace(&cluster, 2, UserNamespace::Private);
+    cluster.settle();
+    let assignment = cluster.state.assignment(&node_id(1)).unwrap();
+    let asked = assignment.tasks.last().unwrap().spec.user_namespace;
+    assert_eq!(asked, Some(UserNamespace::Private), "workers do not know the default");
+    assert_eq!(cluster.state.service(&service_id(1)).unwrap().spec.task.user_namespace, None);
+
+    set_default(&mut cluster, UserNamespace::Host);
+    let (id, version, at) = (service_id(1), Some(cluster.version(1)), cluster.now);
+    let forced = Command::UpdateService { id, version, spec: labelled.clone(), force: true, at };
+    cluster.accept(forced);
+    check_namespace(&cluster, 3, UserNamespace::Host);
+    labelled.task.user_namespace = Some(UserNamespace::Private);
+    cluster.update(1, labelled);
+    check_namespace(&cluster, 4, UserNamespace::Private);
+    cluster.rollback(1, Some(1));
+    check_namespace(&cluster, 5, UserNamespace::Host);
+}
+
+#[test]
+fn private_default_is_refused_for_what_cannot_have_it() {
+    let mut cluster = TestCluster::with_nodes(1);
+    set_default(&mut cluster, UserNamespace::Private);
+    let mut spec = spec("web", 1);
+    spec.task.privileged = true;
+    let create =
+        |spec: &ServiceSpec, at| Command::CreateService { id: service_id(1), spec: spec.clone(), at };
+    let refused = cluster.refuse(create(&spec, cluster.now));
+    assert!(
+        refused.starts_with("spec.task.userNamespace: the default of the cluster is private"),
+        "{refused}"
+    );
+    spec.task.user_namespace = Some(UserNamespace::Host);
+    cluster.accept(create(&spec, cluster.now));
+    check_namespace(&cluster, 1, UserNamespace::Host);
+}

@@ -181,10 +181,13 @@ fn tokens_command() -> impl Strategy<Value = Command> {
                 let verification = VerificationChange { enabled, ..Default::default() };
                 let operator = AdmissionRules { max_replicas: task_history_limit, ..Default::default() };
                 let admission_policy = enabled.map(|_| AdmissionPolicy { operator });
+                let default_user_namespace =
+                    task_history_limit.map(|limit| UserNamespace::ALL[limit as usize % 2]);
                 let change = ClusterSettingsChange {
                     task_history_limit,
                     verification,
                     admission_policy,
+                    default_user_namespace,
                     ..Default::default()
                 };
                 Command::UpdateCluster { version, change, at }

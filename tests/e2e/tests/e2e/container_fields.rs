@@ -143,6 +143,13 @@ const FIELDS: &[SpecFieldCase] = &[
         "awk '/^(CapBnd|Seccomp:)/ { print $2 }' /proc/self/status; [ -e /dev/kmsg ] && echo devices",
         "{capabilities}\n0\ndevices",
     ),
+    field(
+        "user-namespace",
+        &["--user", "0", "--user-namespace", "private", "--tty", "--cap-add", "NET_ADMIN"],
+        "id -u; awk '{ print $1, ($2 >= 1879048192), $3 }' /proc/self/uid_map; stat -c %u /etc/passwd; \
+           ip link set eth0 mtu 1300 && cat /sys/class/net/eth0/mtu; [ -t 1 ] && echo terminal",
+        "0\n0 1 65536\n0\n1300\nterminal",
+    ),
     field("ulimit", &["--ulimit", "nofile=123:456"], "ulimit -n; ulimit -Hn", "123\n456"),
     field("sysctl", &["--sysctl", "net.core.somaxconn=77"], "cat /proc/sys/net/core/somaxconn", "77"),
     field("shm-size", &["--shm-size", "1Mi"], "df -k /dev/shm | awk 'NR == 2 { print $2 }'", "1024"),

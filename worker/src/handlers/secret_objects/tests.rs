@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use warren_runtime::fake::FakeRuntime;
 use warren_task::Severity;
+use warren_types::UserNamespace;
 
 use super::*;
 use crate::fixtures::{image, settings, task, task_id};
@@ -36,6 +37,11 @@ impl Fixture {
             tmpfs: memory,
             fetcher: Arc::new(secret_fetcher.clone()),
             runtime: Arc::new(runtime),
+            user_namespaces: Arc::new(UserNamespaces::new(
+                dir.path().join("users"),
+                "1000000-2000000".parse().unwrap(),
+                "/none".into(),
+            )),
         };
         Self { files, fetcher: secret_fetcher, dir }
     }
@@ -197,6 +203,25 @@ async fn unknown_owner_is_rejected_by_field_only_if_requested() {
     task.spec.secrets[0].uid = Some(1);
     task.spec.secrets[0].gid = Some(2);
     assert_eq!(seen(&world.ensure(&task).await.unwrap()[0]).1, 1);
+}
+
+#[tokio::test]
+async fn owners_are_those_of_the_user_namespace() {
+    let world = Fixture::new();
+    world.fetcher.set_answer(Ok(vec![secret("db", "hush")]));
+    let mut task = with_secrets(1, vec![mount("db"), SecretObjectMount { uid: Some(7), ..mount("db") }]);
+    task.spec.user = Some("web".into());
+    task.spec.user_namespace = Some(UserNamespace::Private);
+    let owners: Vec<_> = world.ensure(&task).await.unwrap().iter().map(seen).collect();
+    assert_eq!(owners[0], ("hush".into(), 1_000_033, 1_000_044, 0o400));
+    assert_eq!(owners[1], ("hush".into(), 1_000_007, 1_000_044, 0o400));
+    let mut other = TaskAssignment { id: task_id(2), ..task };
+    other.spec.secrets[1].gid = Some(65_536);
+    let failure = world.ensure(&other).await.unwrap_err();
+    assert_eq!(failure.severity, Severity::Permanent);
+    assert!(failure.reason.starts_with("task.secrets[1]: user and group must"), "{}", failure.reason);
+    other.spec.secrets[1].gid = None;
+    assert_eq!(seen(&world.ensure(&other).await.unwrap()[0]).1, 1_065_569);
 }
 
 #[tokio::test]

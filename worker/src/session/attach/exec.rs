@@ -25,8 +25,8 @@ use warren_proto::v1::exec_task::Work;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 use warren_runtime::{
-    AttachedProcess, ContainerProcess, Error, ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec,
-    Signal, TerminalSize,
+    AttachedProcess, ContainerHandles, ContainerProcess, Error, ExecHandle, ExecInput, ExecOutput,
+    ExecProcess, ExecSpec, Signal, TerminalSize,
 };
 use warren_types::TaskId;
 
@@ -113,6 +113,11 @@ fn failure(reason: Reason, field: &str, message: impl ToString) -> v1::ExecFailu
     v1::ExecFailure { reason: reason.into(), field: field.to_owned(), message: message.to_string() }
 }
 
+/// The files of a container.
+fn root_dir(container: ContainerHandles) -> RootDir {
+    RootDir::new(container.root).with_ids(container.ids)
+}
+
 async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<StartedWork, v1::ExecFailure> {
     let StreamServices { runtime, logs: TaskLogs { reporter, .. }, sockets, .. } = services;
     let task: TaskId = request
@@ -129,12 +134,12 @@ async fn start(request: &v1::ExecTask, services: &StreamServices) -> Result<Star
         }
         Some(Work::ReadFiles(request)) => {
             tracing::info!(%task, path = request.path, "copying files from a container");
-            let root = RootDir::new(runtime.open(&id).await.map_err(refused)?.root);
+            let root = root_dir(runtime.open(&id).await.map_err(refused)?);
             files::find(root, request).await.map(StartedWork::ReadFiles)
         }
         Some(Work::WriteFiles(request)) => {
             tracing::info!(%task, path = request.path, "copying files to a container");
-            let root = RootDir::new(runtime.open(&id).await.map_err(refused)?.root);
+            let root = root_dir(runtime.open(&id).await.map_err(refused)?);
             Ok(StartedWork::WriteFiles(root, request))
         }
         Some(Work::Connect(port)) => {

@@ -9,7 +9,7 @@ use warren_network::files::TaskNetworkFiles;
 use warren_runtime::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner, ContainerReservations,
     ContainerSpec, ContainerUlimit, DevicePermissions, Error, HostDevice, HostFile, MountPropagation,
-    NetworkMode, OutputTarget, SeccompPolicy, StandardInput,
+    NetworkMode, OutputTarget, PrivateUsers, SeccompPolicy, StandardInput,
 };
 use warren_types::spec::{self, TaskSpec};
 use warren_types::{Bytes, ClusterId, LogLimits, MilliCpu, Resources, TaskAssignment};
@@ -32,6 +32,8 @@ pub(in crate::tasks) struct ContainerInputs {
     pub sources: Vec<Option<PathBuf>>,
     /// Its secrets and configs.
     pub secret_objects: Vec<ContainerMount>,
+    /// Its user namespace; `None`: that of the node.
+    pub users: Option<PrivateUsers>,
 }
 
 /// Builds the container spec; `expanded` is the task's own spec with expanded templates. The record carries
@@ -78,6 +80,8 @@ pub(in crate::tasks) fn container_spec(
         cap_drop,
         no_new_privileges,
         seccomp,
+        // In `joined`.
+        user_namespace: _,
         devices,
         read_only,
         mounts,
@@ -131,6 +135,7 @@ pub(in crate::tasks) fn container_spec(
             spec::Seccomp::Default => SeccompPolicy::Default,
             spec::Seccomp::Unconfined => SeccompPolicy::Unconfined,
         },
+        user_namespace: joined.users.clone(),
         devices: devices.iter().map(device).collect(),
         read_only_root: *read_only,
         mounts: all_mounts(mounts, joined).map_err(|reason| refused("mounts", reason))?,
@@ -237,6 +242,8 @@ fn log(limits: &LogLimits, joined: &ContainerInputs) -> OutputTarget {
 
 #[cfg(test)]
 mod tests {
+    use warren_types::IdRange;
+
     use super::*;
     use crate::fixtures::{settings, task};
     use crate::tasks::container::tests::test_inputs;
@@ -418,6 +425,17 @@ mod tests {
         };
         assert_eq!(made, expected);
         assert!(made.image.digest().is_some(), "{}", made.image);
+    }
+
+    #[test]
+    fn users_of_a_task_are_those_of_its_container() {
+        let task = task(1);
+        let users =
+            PrivateUsers { ids: IdRange { first: 1_000_000 }, directory: "/run/warren/users/x".into() };
+        let joined = ContainerInputs { users: Some(users.clone()), ..test_inputs() };
+        let made = container_spec(&task, &task.spec, 1, settings().cluster, &joined).unwrap();
+        made.validate().unwrap();
+        assert_eq!(made.user_namespace, Some(users));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 use warren_runtime::fake::{FakeFailure, FaultPoint, RuntimeOperation};
-use warren_runtime::{ContainerId, ContainerOwner, ContainerSpec};
-use warren_types::DesiredTaskState;
+use warren_runtime::{ContainerId, ContainerOwner, ContainerSpec, PrivateUsers};
+use warren_types::{DesiredTaskState, IdRange};
 
 use super::*;
 use crate::fixtures::task;
@@ -97,5 +97,35 @@ async fn killed_sweep_is_finished_by_next_agent() {
     let agent = machine.agent_without_crash(assigned(vec![]));
     machine.wait_for_sweep().await;
     agent.kill().await;
+    assert_eq!(machine.leftovers().await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_of_users_are_recorded_from_containers_and_freed_with_their_task() {
+    let machine = Machine::new();
+    let directory = |first: u32, number| {
+        machine.dir.path().join("user-namespaces").join(format!("{first}.{}", task_id(number)))
+    };
+    let users = PrivateUsers { ids: IdRange { first: 1_000_000 }, directory: "/run/users".into() };
+    let owner = ContainerOwner { task: task_id(1).to_string(), attempt: 1, spec_hash: "hash".into() };
+    let spec = ContainerSpec {
+        assignment: serde_json::to_vec(&task(1)).unwrap(),
+        labels: [("warren/cluster".to_owned(), settings().cluster.to_string())].into(),
+        user_namespace: Some(users),
+        ..ContainerSpec::new(container(1), owner, image())
+    };
+    machine.runtime.ensure_created(&spec).await.unwrap();
+    let unknown = directory(2_000_000, 9);
+    std::fs::create_dir_all(&unknown).unwrap();
+    let agent = machine.agent_without_crash(cached(vec![]));
+    eventually("recorded", || async { directory(1_000_000, 1).is_dir() }).await;
+    agent.wait_ready(1).await;
+    assert!(unknown.is_dir(), "managers may know its task");
+    agent.assign(vec![task(1)]);
+    eventually("swept", || async { !unknown.exists() }).await;
+    assert!(directory(1_000_000, 1).is_dir());
+    agent.assign(vec![TaskAssignment { desired: DesiredTaskState::Remove, ..task(1) }]);
+    agent.wait_removed(1).await;
+    assert!(!directory(1_000_000, 1).exists());
     assert_eq!(machine.leftovers().await, Vec::<String>::new());
 }

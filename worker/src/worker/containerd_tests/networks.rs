@@ -261,6 +261,7 @@ fn occupied_overlay_port_is_a_condition_and_local_tasks_go_on() {
             certificate: ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap()),
             trust: Trust::new(&authority.roots()).unwrap(),
             overrides: NodeOverrides { data_address: Some(DATA_ADDRESS), ..NodeOverrides::default() },
+            user_ids: UserIds::default(),
             max_archive_bytes: 1 << 30,
             membership: None,
         };

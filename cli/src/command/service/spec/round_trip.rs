@@ -131,6 +131,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         cap_drop,
         no_new_privileges,
         allow_metadata,
+        user_namespace,
         seccomp,
         devices,
         read_only,
@@ -201,6 +202,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     say("no-new-privileges", no_new_privileges.to_string());
     say("allow-metadata", allow_metadata.to_string());
     say("seccomp", seccomp.to_string());
+    user_namespace.iter().for_each(|kind| say("user-namespace", kind.to_string()));
     for Device { source, target, access } in devices {
         say("device", format!("{}:{}:{access}", escaped(source), escaped(target)));
     }

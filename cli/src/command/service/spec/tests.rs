@@ -72,6 +72,7 @@ const EVERYTHING: &[&str] = &[
     "--privileged",
     "--no-new-privileges",
     "--seccomp=unconfined",
+    "--user-namespace=host",
     "--read-only",
     "--restart=on-failure",
     "--restart-delay=2s",
@@ -268,6 +269,7 @@ fn every_flag_reaches_the_spec() {
         - "192.0.2.53"
         searches:
         - example.org
+      userNamespace: host
     ports:
     - hostPort: 8080
       containerPort: 80
@@ -381,6 +383,7 @@ fn update_changes_only_given_fields() {
     check(EVERYTHING, &["--tty=false"], &[("/task/tty", json!(false))]);
     check(&[], &["--tty"], &[("/task/tty", json!(true))]);
     check(&[], &["--stdin"], &[("/task/stdin", json!(true))]);
+    check(&[], &["--user-namespace=private"], &[("/task/userNamespace", json!("private"))]);
     check(EVERYTHING, &["--memory=1Gi"], &[("/task/limits/memory", json!("1GiB"))]);
     check(EVERYTHING, &["--restart-max=0"], &[("/task/restart/max", json!(0))]);
     check(EVERYTHING, &["--", "a"], &[("/task/args", json!(["a"]))]);
@@ -417,6 +420,7 @@ fn an_empty_value_is_the_default_again() {
         "--privileged=false",
         "--no-new-privileges=false",
         "--seccomp=",
+        "--user-namespace=",
         "--read-only=false",
         "--restart=",
         "--restart-delay=",

@@ -9,7 +9,7 @@ use warren_types::{
     SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, Violation, Violations,
 };
 
-use super::{ApplyContext, network, ports, service};
+use super::{ApplyContext, network, ports, service, user_namespace};
 use crate::state::{CommandResponse, Refusal, State};
 
 /// How many earlier revisions of a service are kept for rollbacks. Those that tasks still have are kept
@@ -55,6 +55,11 @@ pub(super) fn update(
         violations.add("spec.per", format!("{message}; create a new service"));
     }
     network::check(state, id, spec, &mut violations);
+    // A changed default must not replace the tasks of a service of which something else is changed.
+    let user_namespace = match known.spec.task == spec.task && !force {
+        true => known.revision.user_namespace,
+        false => user_namespace::choose(state, &spec.task, &mut violations),
+    };
     if force && version.is_none() {
         violations.0.push(version_required());
     }
@@ -70,6 +75,7 @@ pub(super) fn update(
         force_count: if force { max_force_count(known).saturating_add(1) } else { current.force_count },
         secret_objects,
         labels: spec.template_labels(),
+        user_namespace,
     };
     state.check_volumes_usable(&next)?;
     let kind = RolloutKind::Update;
@@ -196,9 +202,11 @@ fn is_identical(one: &Revision, other: &Revision) -> bool {
         force_count: forced,
         secret_objects,
         labels,
+        user_namespace,
     } = one;
     (task, ports, placement, forced) == (&other.task, &other.ports, &other.placement, &other.force_count)
-        && (secret_objects, labels) == (&other.secret_objects, &other.labels)
+        && (secret_objects, labels, user_namespace)
+            == (&other.secret_objects, &other.labels, &other.user_namespace)
 }
 
 /// A request that would have an effect again if repeated needs the version of the service.

@@ -9,7 +9,7 @@ use warren_types::{
     Violation, Violations,
 };
 
-use super::{ApplyContext, network, ports};
+use super::{ApplyContext, network, ports, user_namespace};
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
@@ -30,6 +30,7 @@ pub(super) fn create(
         Vec::new()
     });
     network::check(state, id, spec, &mut violations);
+    let user_namespace = user_namespace::choose(state, &spec.task, &mut violations);
     violations.into_result(()).map_err(Refusal::Invalid)?;
     if state.index.service_names.contains_key(&spec.name) {
         return taken(spec.name.to_string());
@@ -44,6 +45,7 @@ pub(super) fn create(
         force_count: 0,
         secret_objects,
         labels: spec.template_labels(),
+        user_namespace,
     };
     state.check_volumes_usable(&revision)?;
     let networks = network::virtual_networks(state, spec.endpoint_mode, [&spec.task].into_iter());

@@ -47,6 +47,7 @@ fn a_revision() -> Revision {
         force_count: 0,
         secret_objects: Vec::new(),
         labels: BTreeMap::new(),
+        user_namespace: UserNamespace::Host,
     }
 }
 
@@ -252,6 +253,7 @@ fn every_service_field_changes_hash() {
                 vec![SecretObjectVersion { name: "a".parse().unwrap(), ..used(1) }]
         },
         |s| Arc::make_mut(&mut s.revision).labels = [("tier".into(), "front".into())].into(),
+        |s| Arc::make_mut(&mut s.revision).user_namespace = UserNamespace::Private,
         |s| s.history = vec![Arc::new(a_revision())],
         |s| s.history = vec![Arc::new(a_revision()), Arc::new(a_revision())],
         |s| s.pins = [(1, pin('a'))].into(),
@@ -386,6 +388,7 @@ fn every_cluster_field_changes_hash() {
         |c| c.settings.admission_policy.operator.privileged = true,
         |c| c.settings.admission_policy.operator.registries = vec!["ghcr.io".to_owned()],
         |c| c.settings.admission_policy.operator.max_replicas = Some(0),
+        |c| c.settings.default_user_namespace = UserNamespace::Private,
         |c| c.ca_rotation = Some(rotation(|_| {}).into()),
         |c| c.ca_rotation = Some(rotation(|r| r.digest = CaDigest::from_bytes([2; 32])).into()),
         |c| c.ca_rotation = Some(rotation(|r| r.sealed.size = 2).into()),

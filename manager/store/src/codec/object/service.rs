@@ -6,7 +6,11 @@ use std::sync::Arc;
 
 use warren_proto::convert::{WireForm, read_field};
 use warren_proto::v1;
-use warren_types::{ImageDigest, Placement, Revision, Service, Timestamp, Violation, Violations};
+use warren_types::{
+    ImageDigest, Placement, Revision, Service, Timestamp, UserNamespace, Violation, Violations,
+};
+
+use super::unless_host;
 
 pub(super) fn stored_service(service: &Service) -> v1::StoredService {
     let revisions = std::iter::once(&service.revision).chain(&service.history);
@@ -39,6 +43,7 @@ fn stored_revision(revision: &Revision, pins: &BTreeMap<u64, ImageDigest>) -> v1
         digest: pins.get(&revision.number).cloned().to_wire(),
         secret_objects: revision.secret_objects.to_wire(),
         labels: revision.labels.clone(),
+        user_namespace: unless_host(revision.user_namespace).to_wire(),
     }
 }
 
@@ -90,5 +95,10 @@ fn revision(stored: v1::StoredRevision, path: impl Fn(&str) -> String) -> Result
         force_count: stored.force_count,
         secret_objects: read_field(&path("secret_objects"), stored.secret_objects)?,
         labels: stored.labels,
+        user_namespace: read_field::<Option<UserNamespace>, _>(
+            &path("user_namespace"),
+            stored.user_namespace,
+        )?
+        .unwrap_or_default(),
     })
 }

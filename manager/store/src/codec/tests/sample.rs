@@ -17,7 +17,7 @@ use warren_types::{
     OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode, PublishedPort,
     PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount,
     ServiceId, ServiceMode, ServiceSpec, Taint, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
-    TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, VerificationChange, WireGuardKey,
+    TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, UserNamespace, VerificationChange, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -155,11 +155,10 @@ fn spec() -> ServiceSpec {
 
 /// A service with a task per value of a label.
 fn per_zone() -> ServiceSpec {
-    ServiceSpec {
-        per: Some("node.labels.zone".parse().unwrap()),
-        bootstrap: true,
-        ..ServiceSpec { name: "cache".parse().unwrap(), ..global() }
-    }
+    let mut spec = global();
+    spec.name = "cache".parse().unwrap();
+    spec.task.user_namespace = Some(UserNamespace::Private);
+    ServiceSpec { per: Some("node.labels.zone".parse().unwrap()), bootstrap: true, ..spec }
 }
 
 /// A minimal service.
@@ -369,6 +368,7 @@ fn ends() -> Vec<(&'static str, Command)> {
                 max_replicas: Some(10),
             },
         }),
+        default_user_namespace: Some(UserNamespace::Private),
     };
     let zones = vec![NewTask { label_value: Some("a".into()), ..new_task(1) }];
     let results = vec![NodeCheckResult::new("gpu", NodeCheckOutcome::Failed, "exited with code 1")];

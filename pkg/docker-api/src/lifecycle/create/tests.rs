@@ -21,7 +21,8 @@ fn what_the_cli_sends_is_honoured() {
             "StorageOpt": {"size": "2G"},
             "Privileged": true, "ExtraHosts": ["db:10.0.0.7"], "MemorySwappiness": -1, "CpuShares": 0,
             "Devices": [{"PathOnHost": "/dev/fuse", "PathInContainer": "", "CgroupPermissions": "rwm"}],
-            "SecurityOpt": ["no-new-privileges"], "ConsoleSize": [24, 80], "BlkioDeviceReadBps": [],
+            "SecurityOpt": ["no-new-privileges"], "UsernsMode": "host", "ConsoleSize": [24, 80],
+            "BlkioDeviceReadBps": [],
         },
         "NetworkingConfig": {"EndpointsConfig": {"default": {"IPAMConfig": {}}}},
     }))
@@ -39,6 +40,7 @@ fn what_the_cli_sends_is_honoured() {
     assert_eq!((task.limits.memory, task.limits.pids), (Some(Bytes(64 << 20)), Some(10)));
     assert_eq!((task.hosts[0].name.as_str(), task.devices[0].target.as_str()), ("db", "/dev/fuse"));
     assert_eq!(task.network, TaskNetworkMode::default());
+    assert_eq!(task.user_namespace, Some(UserNamespace::Host));
     assert!(matches!(&task.mounts[0].source, MountSource::Bind { path, .. } if path == "/srv"));
     assert!(task.mounts[0].read_only && task.no_new_privileges);
     assert!(matches!(&task.mounts[1].source, MountSource::Volume { name, .. } if name == "cache"));
@@ -66,11 +68,14 @@ fn node_is_the_own_one_unless_a_label_says_otherwise() {
 fn every_wrong_field_is_named_as_in_the_request() {
     let wrong = of(json!({
         "Image": "nginx", "WorkingDir": "relative",
-        "HostConfig": {"PidMode": "host", "CapAdd": ["MAGIC"], "Dns": ["x"], "UsernsMode": "private"},
+        "HostConfig": {"PidMode": "host", "CapAdd": ["MAGIC"], "Dns": ["x"], "UsernsMode": "auto"},
     }));
     let mut paths: Vec<String> = wrong.unwrap_err().0.into_iter().map(|wrong| wrong.path).collect();
     paths.sort();
-    assert_eq!(paths, ["HostConfig.CapAdd[0]", "HostConfig.Dns[0]", "HostConfig.PidMode"]);
+    assert_eq!(
+        paths,
+        ["HostConfig.CapAdd[0]", "HostConfig.Dns[0]", "HostConfig.PidMode", "HostConfig.UsernsMode"]
+    );
     let wrong = of(json!({"Image": "nginx", "WorkingDir": "relative"})).unwrap_err();
     assert_eq!(wrong.0[0].path, "WorkingDir");
     for (options, path) in [
@@ -81,4 +86,7 @@ fn every_wrong_field_is_named_as_in_the_request() {
         let wrong = of(json!({"Image": "nginx", "HostConfig": {"StorageOpt": options}})).unwrap_err();
         assert_eq!((wrong.0.len(), wrong.0[0].path.as_str()), (1, path));
     }
+    let host = json!({"UsernsMode": "private", "Privileged": true});
+    let wrong = of(json!({"Image": "nginx", "HostConfig": host})).unwrap_err();
+    assert_eq!(wrong.0[0].path, "HostConfig.UsernsMode");
 }

@@ -133,7 +133,7 @@ impl Node {
     }
 
     pub fn attach_as(&self, last: u8, attachment: Attachment) -> NetworkNamespace {
-        let task = TaskNetwork { task: task_key(self.number, last), attachment };
+        let task = TaskNetwork { task: task_key(self.number, last), attachment, namespace: None };
         let path = self.wait(|network| async move { network.ensure_task(&task).await.unwrap() });
         NetworkNamespace::open(&path)
     }

@@ -18,7 +18,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::Command;
 use tokio::time::timeout;
 use warren_container_programs::plan::{ExecFailure, ExecPlan, ExecReply};
-use warren_types::Signal;
+use warren_types::{IdRange, Signal};
 
 use super::super::{Inner, START_TIMEOUT, record};
 use super::HANGUP_GRACE;
@@ -55,7 +55,8 @@ impl Inner {
         spec: &ExecSpec,
     ) -> Result<ExecProcess> {
         let (pid, setup) = self.exec_target(id).await?;
-        let user = self.exec_user(id, spec).await?;
+        let ids = setup.first_id.map(|first| IdRange { first });
+        let user = self.exec_user(id, spec, ids).await?;
         let action = || format!("run a program in container {id}");
         let unavailable =
             |error: std::io::Error| Error::Unavailable { action: action(), reason: error.to_string() };

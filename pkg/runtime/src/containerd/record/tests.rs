@@ -6,7 +6,8 @@ use warren_types::{Bytes, MilliCpu};
 use super::*;
 use crate::container::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerReservations, ContainerUlimit,
-    DevicePermissions, HostDevice, HostFile, NetworkMode, OutputTarget, SeccompPolicy, StandardInput,
+    DevicePermissions, HostDevice, HostFile, NetworkMode, OutputTarget, PrivateUsers, SeccompPolicy,
+    StandardInput,
 };
 use crate::host_check;
 use crate::spec::fixtures::{HOST, image, spec};
@@ -34,7 +35,8 @@ fn create_request(spec: &ContainerSpec) -> ContainerdRequest {
     let meant = ResolvedSpec { user, devices: host_check::check_host(spec).unwrap() };
     let document = document(spec, &image(), &meant, "/warren", HOST).unwrap();
     let record = new_record(spec, &image(), &document, &PLUGINS()).unwrap();
-    let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some());
+    let owner = spec.user_namespace.as_ref().map(|users| users.ids.first);
+    let output = spec.log.uri(spec.owner.attempt, spec.stdin.is_some(), owner);
     ContainerdRequest {
         document,
         record: Container { spec: None, ..record },
@@ -50,7 +52,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
     let ContainerSpec {
         id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
         limits, reservations, ulimits, sysctls, shm_size, storage_limit, oom_score_adj, privileged, cap_add, cap_drop,
-        no_new_privileges, seccomp, devices, read_only_root, mounts, files, log, assignment, labels,
+        no_new_privileges, seccomp, user_namespace, devices, read_only_root, mounts, files, log, assignment, labels,
     } = ContainerSpec {
         id: ContainerId::parse("web.2").unwrap(),
         owner: ContainerOwner { attempt: 2, ..spec().owner },
@@ -79,6 +81,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
         cap_drop: vec!["CHOWN".into()],
         no_new_privileges: true,
         seccomp: SeccompPolicy::Unconfined,
+        user_namespace: Some(PrivateUsers { ids: IdRange { first: 1_000_000 }, directory: "/users".into() }),
         devices: vec![HostDevice {
             source: "/dev/null".into(),
             target: "/dev/x".into(),
@@ -102,7 +105,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
     let changes = each!(
         id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
         limits, reservations, ulimits, sysctls, shm_size, storage_limit, oom_score_adj, privileged, cap_add, cap_drop,
-        no_new_privileges, seccomp, devices, read_only_root, mounts, files, log, assignment, labels
+        no_new_privileges, seccomp, user_namespace, devices, read_only_root, mounts, files, log, assignment, labels
     );
     changes
 }
@@ -141,4 +144,9 @@ fn only_changed_record_fields_are_updated() {
     assert!(conflict_reason(&existing, &record(&changed)).is_none());
     let other = ContainerSpec { owner: ContainerOwner { task: "other".into(), ..base().owner }, ..base() };
     assert!(conflict_reason(&existing, &record(&other)).unwrap().contains("warren.task"));
+    let users = PrivateUsers { ids: IdRange { first: 1_000_000 }, directory: "/users".into() };
+    let private = record(&ContainerSpec { user_namespace: Some(users.clone()), ..base() });
+    assert!(conflict_reason(&existing, &private).unwrap().contains("warren.first-id"));
+    let status = parse_record(private, ProcessState::Absent, true).unwrap();
+    assert_eq!((status.ids, status.labels), (Some(users.ids), BTreeMap::new()));
 }

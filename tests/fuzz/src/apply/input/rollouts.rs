@@ -7,7 +7,8 @@ use warren_core::state::{HeldVolumes, VolumeData};
 use warren_core::{Command, RolloutStep};
 use warren_types::{
     Bytes, ClusterSettingsChange, DataPlane, FailureAction, FailureOutcome, FailureRatio, Parallelism,
-    PauseCause, RolloutFailure, Timestamp, UpdateOrder, UpdatePolicy, VerificationChange, VolumeDriver,
+    PauseCause, RolloutFailure, Timestamp, UpdateOrder, UpdatePolicy, UserNamespace, VerificationChange,
+    VolumeDriver,
 };
 
 use super::FuzzInput;
@@ -25,6 +26,7 @@ impl FuzzInput<'_> {
                 let change = ClusterSettingsChange {
                     verification,
                     data_plane,
+                    default_user_namespace: data_plane.map(|_| UserNamespace::Private),
                     max_replicas_per_service,
                     task_history_limit,
                     ..Default::default()

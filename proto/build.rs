@@ -1,7 +1,8 @@
 //! Generates the wire types and services from `warren/v1/*.proto` with the system's `protoc`.
 
 fn main() -> std::io::Result<()> {
-    let files = ["types", "api", "session", "store", "peers"].map(|name| format!("warren/v1/{name}.proto"));
+    let files =
+        ["types", "api", "session", "store", "peers", "lock"].map(|name| format!("warren/v1/{name}.proto"));
     println!("cargo:rerun-if-changed=warren");
     // Sorted maps, so that equal values have equal bytes.
     let wire =
@@ -16,6 +17,8 @@ fn main() -> std::io::Result<()> {
         "JoinManagerRequest",
         "JoinManagerResponse",
         "BackupRequest",
+        "UnlockKey",
+        "UnlockRequest",
     ];
     let wire = wire.skip_debug(secret.map(|message| format!(".warren.v1.{message}")));
     wire.compile_protos(&files, &[".".to_string()])

@@ -3,7 +3,7 @@
 use tonic::Code;
 use warren_client::Error;
 pub use warren_daemon::{CommandError, ExitKind};
-use warren_proto::status::DISK_FULL;
+use warren_proto::status::{DISK_FULL, MANAGER_LOCKED};
 
 use crate::args::suggestion::nearest;
 
@@ -68,6 +68,10 @@ fn of_end(what: String, error: &Error) -> CommandError {
                         this one";
             (ExitKind::Failed, hint)
         }
+        Error::Refused { problem } if problem.reason == MANAGER_LOCKED => (
+            ExitKind::Unreachable,
+            "run `warren manager unlock` on this machine, or use another manager with --manager",
+        ),
         Error::Refused { problem } if problem.reason == PORT_TAKEN => (
             ExitKind::Conflict,
             "publish another port, or unpublish that one there with `warren service update`",

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use warren_security::Passphrase;
+use warren_security::{Passphrase, UnlockKey};
 use warren_types::SecretObjectKind;
 use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
 use zeroize::{Zeroize, Zeroizing};
@@ -87,6 +87,24 @@ pub fn read_password(piped: bool, question: &str, what: &str) -> Result<Zeroizin
         ),
     })?;
     first_line(bytes, &InputKind { name: "password", hint: "give the password, or a token" }, what)
+}
+
+/// Reads an unlock key: the first line of standard input, or of the terminal.
+pub fn read_unlock_key(what: &str) -> Result<UnlockKey, CommandError> {
+    let read = match io::stdin().is_terminal() {
+        true => terminal::read_hidden("Unlock key: ", terminal::InputEnd::Enter, MAX_PASSWORD + 1),
+        false => stdin().and_then(|stdin| read_limited(stdin, MAX_PASSWORD + 1)),
+    };
+    let bytes = read.map_err(|error| match error.kind() {
+        io::ErrorKind::Interrupted => CommandError::new(ExitKind::Failed, what, "interrupted", ""),
+        _ => {
+            let why = format!("the unlock key: {error}");
+            CommandError::new(ExitKind::Failed, what, why, "check standard input")
+        }
+    })?;
+    let hint = "give the key that `warren cluster unlock-key` printed";
+    let text = first_line(bytes, &InputKind { name: "unlock key", hint }, what)?;
+    UnlockKey::parse(&text).map_err(|why| CommandError::new(ExitKind::Usage, what, why, hint))
 }
 
 /// Number of prompts.

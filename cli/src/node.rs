@@ -14,7 +14,7 @@ use warren_manager::process::{
 use warren_worker::process::WorkerFlags;
 
 use crate::args::NodeRunArgs;
-use crate::output;
+use crate::{input, output};
 
 pub use restore::restore;
 
@@ -121,7 +121,11 @@ pub async fn run(args: NodeRunArgs, occasion: ManagerStartReason) -> Result<(), 
 /// Creates a new cluster from the stopped manager of this machine. Starts nothing.
 pub async fn force_new_cluster(args: NodeRunArgs) -> Result<(), CommandError> {
     let node = NodeStart::from_args(args, &HostInfo::detect()?, &ManagerStartReason::Init)?;
-    let text = process::force_new_cluster(&node.plan).await?;
+    let unlock_key = match process::needed_unlock_key(&node.plan.data_dir)? {
+        Some(_) => Some(input::read_unlock_key("the new cluster was not created")?),
+        None => None,
+    };
+    let text = process::force_new_cluster(&node.plan, unlock_key).await?;
     node.sections().save()?;
     output::print(&text)
 }

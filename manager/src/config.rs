@@ -10,6 +10,7 @@ use ipnet::Ipv4Net;
 use warren_docker_api::server::DockerEndpoints;
 use warren_log::LogEngine;
 use warren_registry::ResolveNames;
+use warren_security::UnlockKey;
 use warren_store::raft::open::ReplicaTuning;
 use warren_types::{DataPlane, NodeDescription, NodeName, Taint};
 
@@ -42,6 +43,8 @@ pub struct ManagerConfig {
     pub docker: DockerEndpoints,
     /// Tells what the tags of images stand for.
     pub registries: Arc<dyn ResolveNames>,
+    /// Opens the keys on the disk, if they are locked.
+    pub unlock_key: Option<UnlockKey>,
 }
 
 /// The machine's own node in hybrid mode; it has the manager's name.

@@ -10,6 +10,7 @@ pub mod advertise;
 pub mod config;
 pub mod controllers;
 mod docker;
+pub mod locked;
 pub mod manager;
 pub mod metrics;
 pub mod process;

@@ -44,7 +44,8 @@ use warren_types::{ClusterId, ClusterSettingsChange, DataPlane, ManagerAddress, 
 pub use self::error::{ManagerFailure, ManagerStartError};
 use self::identity::load_identity;
 use self::maintenance::{
-    await_at_peers, fetch_from_peers, follow_ca_rotation, renew_certificates, start_controllers,
+    await_at_peers, fetch_from_peers, follow_autolock, follow_ca_rotation, renew_certificates,
+    start_controllers,
 };
 use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
@@ -238,6 +239,7 @@ async fn start(
     }
     renew_certificates(keys, &clock, &background_tasks, tuning.certificate_check_interval);
     follow_ca_rotation(keys, &stamp, store, &background_tasks)?;
+    follow_autolock(keys, store, &background_tasks);
     serve(opening, (clock, stamp, background_tasks), shutdown)
 }
 
@@ -256,7 +258,8 @@ async fn open(
     }
     join::remove_leftovers(&dir)?;
     let now = SystemTime::now();
-    let (keys, issued, identity) = load_identity(&dir, create, config.log_engine, now)?;
+    let unlock_key = config.unlock_key.as_ref();
+    let (keys, issued, identity) = load_identity(&dir, unlock_key, create, config.log_engine, now)?;
     let keys = Arc::new(keys);
     let local_socket = config.run_dir.join("warren.sock");
     let listeners = Listeners::bind(config.listen, &local_socket).await?;
@@ -290,13 +293,13 @@ async fn open(
     };
     let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = open_store(
         data_dir.clone(),
-        &dir,
+        keys.files(),
         (config.log_engine, identity.log_owner()),
         tuning.replica,
         group,
         shutdown.token(),
     )?;
-    issued.save(&dir, now)?;
+    issued.save(keys.files(), now)?;
     let advertised_before = advertised::load(&dir);
     peers.set_own_address(effective_address(
         &store.read().state,
@@ -307,7 +310,7 @@ async fn open(
     let (failing, mut failure) = mpsc::channel(1);
     supervise_driver(ended, failing.clone(), shutdown);
     peers.start(store.clone(), Arc::new(snapshots), unsent, shutdown);
-    record_removal(&peers, &dir, identity.clone(), failing, shutdown);
+    record_removal(&peers, &keys, identity.clone(), failing, shutdown);
     let alone = lead_if_sole_voter(&store, create, &mut failure).await?;
     Ok(StartingManager {
         config,
@@ -452,6 +455,7 @@ fn serve(
         shutdown: shutdown.clone(),
         authority: keys.authority.clone(),
         secret_object_key: keys.secret_object_key.clone(),
+        key_files: keys.files().clone(),
         manager_id: keys.id.to_string(),
         member_id: identity.member_id,
         is_manager_only: config.node.is_none(),

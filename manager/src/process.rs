@@ -6,7 +6,11 @@ mod flags;
 mod hints;
 mod join;
 mod setup;
+mod unlock;
 
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,10 +26,11 @@ use warren_daemon::{
 };
 use warren_log::DataDir;
 use warren_registry::RegistryClients;
-use warren_security::{Credentials, Roots};
+use warren_security::{Credentials, Roots, UnlockKey};
 use warren_store::raft::open::OpenStoreError;
 use warren_telemetry::Telemetry;
 use warren_types::{ManagerAddress, NodeName};
+use zeroize::Zeroizing;
 
 use crate::config::{LocalNode, ManagerConfig};
 use crate::manager::{Manager, ManagerFailure, ManagerStartError};
@@ -35,6 +40,7 @@ pub use context::{keep_contexts_current, write_admin_context};
 pub use flags::{DockerSocketPath, ManagerFlags};
 pub use join::{JoinParams, ManagerJoinOutcome, join};
 pub use setup::{DEFAULT_LISTEN, ManagerSetup};
+pub use unlock::{LockState, await_unlock, needed_unlock_key};
 
 const START_FAILED: &str = "the node was not started";
 const NOT_A_MEMBER: &str = "this machine is not a manager of its cluster any more";
@@ -45,6 +51,8 @@ pub const MANAGER_SECTION: &str = "manager";
 const WORKER_SECTION: &str = "worker";
 /// Section of a machine that joined as a worker.
 const JOINED_SECTION: &str = "joined";
+/// The most bytes that are read for an unlock key.
+const MAX_UNLOCK_KEY_INPUT: usize = 256;
 /// Name of the manager among the components of a node.
 pub const COMPONENT: &str = "manager";
 
@@ -228,15 +236,20 @@ pub async fn ensure_member(
 }
 
 /// Creates a new cluster from a stopped manager without the others, and returns the result for the user. It
-/// starts nothing: repeated at every start, it would make an old log the cluster again.
+/// starts nothing: repeated at every start, it would make an old log the cluster again. `unlock_key` is that of
+/// [`needed_unlock_key`].
 ///
 /// # Errors
 /// Why it failed; nothing was changed.
-pub async fn force_new_cluster(plan: &ManagerSetup) -> Result<String, CommandError> {
+pub async fn force_new_cluster(
+    plan: &ManagerSetup,
+    unlock_key: Option<UnlockKey>,
+) -> Result<String, CommandError> {
     let whom = ManagerContact { name: plan.name.clone(), address: plan.join_address()? };
     let (data_dir, engine) = (plan.data_dir.clone(), plan.log_engine);
     let went = tokio::task::spawn_blocking(move || {
-        force_new_cluster::force_new_cluster(&data_dir, engine, whom, std::time::SystemTime::now())
+        let now = std::time::SystemTime::now();
+        force_new_cluster::force_new_cluster(&data_dir, engine, unlock_key.as_ref(), whom, now)
     });
     let what = "the new cluster was not created";
     match went.await.expect("reading a log does not panic") {
@@ -258,7 +271,7 @@ pub async fn force_new_cluster(plan: &ManagerSetup) -> Result<String, CommandErr
     }
 }
 
-/// Starts a manager, and returns when it serves.
+/// Starts a manager, and returns when it serves. `unlock_key` is that of [`await_unlock`].
 ///
 /// # Errors
 /// Why it failed; nothing keeps running then.
@@ -266,6 +279,7 @@ pub async fn start(
     plan: &ManagerSetup,
     node: Option<LocalNode>,
     begun: &ManagerStartOutcome,
+    unlock_key: Option<UnlockKey>,
 ) -> Result<Manager, CommandError> {
     let config = ManagerConfig {
         data_dir: plan.data_dir.clone(),
@@ -280,6 +294,7 @@ pub async fn start(
         is_data_loss_accepted: plan.accept_data_loss,
         docker: plan.docker.clone(),
         registries: Arc::new(RegistryClients::new(plan.registries.clone())),
+        unlock_key,
     };
     let started = Manager::start(config, *begun == ManagerStartOutcome::Initialized).await;
     started.map_err(|error| start_failure(&error, &plan.data_dir))
@@ -303,19 +318,26 @@ pub async fn wait_failed(plan: &ManagerSetup, manager: &mut Manager) -> CommandE
 /// # Errors
 /// The manager's directory cannot be read.
 pub fn removed_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, CommandError> {
-    node_credentials_if(data_dir, |standing| matches!(standing, LocalMemberStatus::Removed(_)))
+    node_credentials_if(data_dir, None, |standing| matches!(standing, LocalMemberStatus::Removed(_)))
 }
 
-/// The same for a superseded manager. It may become the cluster again, with the tasks that it runs.
+/// The same for a superseded manager, whose keys may be locked. It may become the cluster again, with the tasks that it
+/// runs.
 ///
 /// # Errors
 /// The manager's directory cannot be read.
-pub fn superseded_node(data_dir: &Path) -> Result<Option<(Credentials, Roots)>, CommandError> {
-    node_credentials_if(data_dir, |standing| matches!(standing, LocalMemberStatus::Superseded(..)))
+pub fn superseded_node(
+    data_dir: &Path,
+    unlock_key: Option<&UnlockKey>,
+) -> Result<Option<(Credentials, Roots)>, CommandError> {
+    node_credentials_if(data_dir, unlock_key, |standing| {
+        matches!(standing, LocalMemberStatus::Superseded(..))
+    })
 }
 
 fn node_credentials_if(
     data_dir: &Path,
+    unlock_key: Option<&UnlockKey>,
     desired: impl Fn(&LocalMemberStatus) -> bool,
 ) -> Result<Option<(Credentials, Roots)>, CommandError> {
     let unusable = |error: &dyn std::error::Error| {
@@ -326,7 +348,7 @@ fn node_credentials_if(
     if !desired(&standing) {
         return Ok(None);
     }
-    load_agent(&dir).map_err(|error| unusable(&error))
+    load_agent(&dir, unlock_key).map_err(|error| unusable(&error))
 }
 
 fn removed_failure(data_dir: &Path) -> CommandError {
@@ -362,7 +384,7 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
     let reported = ManagerSettings::merge(stored.as_ref(), &dirs, metrics, flags, &occasion)?;
     let plan = ManagerSetup::new(dirs.data_dir, &reported, &HostInfo::detect()?)?;
     if is_forced {
-        let text = force_new_cluster(&plan).await?;
+        let text = force_new_cluster(&plan, unlock_key_from_stdin(&plan.data_dir)?).await?;
         reported.add_to(NodeFile::new(&plan.data_dir)).save()?;
         // It is done even if the output is closed.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
@@ -373,17 +395,37 @@ pub async fn run(command: ManagerCommand) -> Result<(), CommandError> {
     // Checked before a cluster is created: the address may be in use.
     let served = plan.metrics_listen.serve(&telemetry).await;
     let _server = served.map_err(|failure| or_data_dir_in_use(&plan.data_dir, failure))?;
+    let LockState::Unlocked(unlock_key) = await_unlock(&plan, &telemetry, &mut signals).await? else {
+        return Ok(());
+    };
     let begun = ensure_member(&plan, &occasion).await?;
     // Also stored if nothing was created: an earlier attempt may have been interrupted before this.
     if occasion.accepts_new_settings() {
         reported.add_to(NodeFile::new(&plan.data_dir)).save()?;
     }
-    let mut manager = start(&plan, None, &begun).await?;
+    let mut manager = start(&plan, None, &begun, unlock_key).await?;
     telemetry.add(COMPONENT, manager.telemetry());
     notify_ready();
     let ended = serve(&plan, &begun, &mut manager, &mut signals).await;
     manager.stop().await;
     ended
+}
+
+/// The unlock key that the stopped manager needs, from standard input.
+fn unlock_key_from_stdin(data_dir: &Path) -> Result<Option<UnlockKey>, CommandError> {
+    if needed_unlock_key(data_dir)?.is_none() {
+        return Ok(None);
+    }
+    let unusable = |why: &dyn std::fmt::Display| {
+        let hint = "give the unlock key of the cluster on standard input";
+        CommandError::new(ExitKind::Usage, "the new cluster was not created", why.to_string(), hint)
+    };
+    // Without the buffer of the standard library, which would keep the key.
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    let mut text = Zeroizing::new(String::with_capacity(MAX_UNLOCK_KEY_INPUT));
+    let read = stdin.and_then(|stdin| stdin.take(MAX_UNLOCK_KEY_INPUT as u64).read_to_string(&mut text));
+    read.map_err(|error| unusable(&error))?;
+    UnlockKey::parse(&text).map(Some).map_err(|error| unusable(&error))
 }
 
 async fn serve(

@@ -27,6 +27,9 @@ pub const NO_LEADER: &str = "NO_LEADER";
 /// Reason for clients and nodes if the manager is stopping: another one continues.
 pub const MANAGER_STOPPING: &str = "MANAGER_STOPPING";
 
+/// Reason for clients on the machine of a manager that is locked: it waits for the unlock key.
+pub const MANAGER_LOCKED: &str = "MANAGER_LOCKED";
+
 /// Reason for clients if the disk of the manager is full. Nothing was done; another manager may do it.
 pub const DISK_FULL: &str = "DISK_FULL";
 

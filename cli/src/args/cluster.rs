@@ -29,6 +29,12 @@ pub enum ClusterCommand {
     /// Show and set the admission policy: which services operators may run
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Print the key that unlocks managers, while autolock is on
+    UnlockKey {
+        /// Replace the key first; a manager that is down needs the earlier one once more
+        #[arg(long)]
+        rotate: bool,
+    },
     /// List background tasks of managers and agents
     #[command(visible_alias = "bg")]
     BackgroundTasks {
@@ -96,7 +102,8 @@ pub struct AuditArgs {
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("SETTING").required(true).multiple(true)
     .args(["max_replicas_per_service", "task_history_limit", "data_plane", "range_add", "verify_nodes",
-        "verify_remove_after", "verify_timeout", "verify_check_add", "verify_check_rm", "default_user_namespace"]))]
+        "verify_remove_after", "verify_timeout", "verify_check_add", "verify_check_rm", "default_user_namespace",
+        "autolock"]))]
 pub struct ClusterUpdateArgs {
     /// Refuse services with more replicas, unless their command has --yes [default: 10000]
     #[arg(long, value_name = "N")]
@@ -135,4 +142,8 @@ pub struct ClusterUpdateArgs {
     /// [default: host]
     #[arg(long, value_name = "KIND")]
     pub default_user_namespace: Option<UserNamespace>,
+    /// Encrypt the keys on the disks of managers with an unlock key: after a restart, each manager waits for `warren
+    /// manager unlock` [default: off]
+    #[arg(long, value_name = "on|off", value_parser = value::on_or_off)]
+    pub autolock: Option<bool>,
 }

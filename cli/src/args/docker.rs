@@ -58,6 +58,10 @@ pub fn translate(root: &Command, words: &[String]) -> Option<Vec<String>> {
         ["stats", flags @ ..] => stats(flags),
         ["swarm", "init", flags @ ..] => renamed("manager init", INIT_FLAGS, flags),
         ["swarm", "join", flags @ ..] => renamed("worker join", JOIN_FLAGS, flags),
+        ["swarm", "unlock"] => renamed("manager unlock", &[], &[]),
+        ["swarm", "unlock-key", flags @ ..] => {
+            renamed("cluster unlock-key", &[("--rotate", "--rotate")], flags)
+        }
         [first, ..] if SAME.iter().any(|(docker, _)| docker == first) => {
             let (_, warren) = SAME.iter().find(|(docker, _)| docker == first)?;
             Some(warren.split(' ').chain(rest[1..].iter().copied()).map(str::to_owned).collect())
@@ -276,6 +280,8 @@ mod tests {
             ("pull nginx:1.27", "image pull nginx:1.27"),
             ("swarm init --advertise-addr 10.0.0.1", "manager init --advertise 10.0.0.1"),
             ("swarm join --token=T 10.0.0.1:8080", "worker join --token=T 10.0.0.1:8080"),
+            ("swarm unlock", "manager unlock"),
+            ("swarm unlock-key --rotate", "cluster unlock-key --rotate"),
             ("service create --name web nginx:1.27", "service create --name web --image nginx:1.27"),
             (
                 "service create --name=web -p 80:80 --replicas 2 nginx:1.27 nginx -g x",

@@ -34,6 +34,11 @@ pub enum ManagerSubcommand {
     },
     /// Run the manager that an earlier `manager init`, `join` or `restore` set up
     Run(NodeRunArgs),
+    /// Unlock the manager of this machine after a restart, while autolock is on
+    ///
+    /// Reads the unlock key from standard input, or asks for it. `warren cluster unlock-key` prints it on a manager
+    /// that is not locked.
+    Unlock(DirArgs),
     /// List managers
     #[command(alias = "list")]
     Ls(ListingArgs),

@@ -2,6 +2,7 @@
 
 mod ca;
 mod policy;
+mod unlock_key;
 
 use std::collections::BTreeSet;
 
@@ -25,6 +26,7 @@ pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), Com
         ClusterCommand::Update(args) => update(global, &args).await,
         ClusterCommand::Ca(command) => ca::run(global, command).await,
         ClusterCommand::Policy(command) => policy::run(global, command).await,
+        ClusterCommand::UnlockKey { rotate } => unlock_key::run(global, rotate).await,
         ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,
     }
 }
@@ -49,6 +51,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         verify_check_add: check_add,
         verify_check_rm: check_rm,
         default_user_namespace,
+        autolock,
     } = args.clone();
     let verification = VerificationChange { enabled, remove_after, timeout, check_add, check_rm };
     let change = ClusterSettingsChange {
@@ -61,10 +64,13 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         range_add,
     };
     let client = connect(global, what).await?;
-    let updated = client.cluster().update(&change, None).await;
+    let updated = client.cluster().update(&change, autolock, None).await;
     let updated = updated.map_err(|error| crate::failure::from_client(what, error))?;
     let view = ClusterInfoView::new(updated, &client.address());
     eprintln!("cluster updated");
+    if autolock == Some(true) {
+        unlock_key::print_after_turning_on(&client).await?;
+    }
     match global.output {
         OutputFormat::Table | OutputFormat::Wide => output::print_document(global.output, view.settings()),
         OutputFormat::Json | OutputFormat::Yaml => output::print_document(global.output, &view),

@@ -1,6 +1,7 @@
 //! `warren manager ...`: requests to managers; commands for this machine are in `crate::node`.
 
 mod backup;
+mod unlock;
 
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub async fn run(global: &GlobalArgs, command: ManagerSubcommand) -> Result<(), 
         ManagerSubcommand::Restore { file, passphrase, node } => {
             node::restore(&file, &passphrase, node).await
         }
+        ManagerSubcommand::Unlock(dirs) => unlock::run(dirs).await,
         ManagerSubcommand::Ls(listing) => ls(global, &listing).await,
         ManagerSubcommand::Inspect { managers, pretty } => {
             pretty.check(global.output, "nothing was shown")?;

@@ -8,8 +8,9 @@ use warren_daemon::{CommandError, ExitKind, HostInfo, ShutdownSignals, error_cha
 use warren_manager::Manager;
 use warren_manager::config::LocalNode;
 use warren_manager::process::{
-    COMPONENT as MANAGER, ManagerSetup, ManagerStartOutcome, ManagerStartReason, ensure_member,
-    keep_contexts_current, or_data_dir_in_use, removed_node, start, superseded_node, wait_failed,
+    COMPONENT as MANAGER, LockState, ManagerSetup, ManagerStartOutcome, ManagerStartReason, await_unlock,
+    ensure_member, keep_contexts_current, or_data_dir_in_use, removed_node, start, superseded_node,
+    wait_failed,
 };
 use warren_security::{Credentials, ReloadableCertificate, Roots, Trust};
 use warren_telemetry::Telemetry;
@@ -115,8 +116,12 @@ async fn run_parts(
         Telemetry::with_components(if worker.is_some() { &[MANAGER, WORKER] } else { &[MANAGER] });
     let served = plan.metrics_listen.serve(&telemetry).await;
     let _server = served.map_err(|failure| or_data_dir_in_use(&plan.data_dir, failure))?;
+    // The worker is the node that a locked key belongs to. What runs in its containers does not need it.
+    let LockState::Unlocked(unlock_key) = await_unlock(plan, &telemetry, signals).await? else {
+        return Ok(());
+    };
     // A successful join deletes these credentials; a refused one keeps them.
-    let former = superseded_node(&plan.data_dir)?;
+    let former = superseded_node(&plan.data_dir, unlock_key.as_ref())?;
     let begun = ensure_member(plan, occasion).await?;
     // Also for a resumed join: the earlier one may have been interrupted before this, or had another address.
     if matches!(occasion, ManagerStartReason::Join(_)) {
@@ -127,7 +132,7 @@ async fn run_parts(
         let cleared = clean_up_node(plan, ran, former, signals).await?;
         tracing::info!(cleared, "cleaned up after a node that was removed");
     }
-    let mut manager = start(plan, node, &begun).await?;
+    let mut manager = start(plan, node, &begun, unlock_key).await?;
     if begun == ManagerStartOutcome::Initialized {
         sections.save()?;
     }

@@ -88,12 +88,18 @@ fn restored_message(backup: &Backup, node: &NodeStart, address: &ManagerAddress)
             format!("join tokens are not restored ({count}): create new ones with `warren token create`\n")
         }
     };
+    let autolock = match state.unlock_key() {
+        None => "",
+        Some(_) => {
+            "autolock is off now: turn it on, with a new unlock key, with `warren cluster update --autolock on`\n"
+        }
+    };
     let workers = state.nodes().filter(|node| node.role == NodeRole::Worker);
     let workers: Vec<&str> = workers.map(|node| node.name.as_str()).collect();
     let is_known = state.members().any(|member| member.address == *address);
     let runs = if node.worker.is_some() { "runs tasks" } else { "runs no tasks (--manager-only)" };
     format!(
-        "cluster {cluster} restored to its state {} ago: {}, {}\n{tokens}\
+        "cluster {cluster} restored to its state {} ago: {}, {}\n{tokens}{autolock}\
          this machine is its only manager, is named {} and {runs}; make sure that no other manager of it runs, then \
          start this one with\n  warren manager run{}\n{}",
         age(*created_at, now()),

@@ -26,6 +26,9 @@ pub struct ClusterInfoView {
     settings: ClusterSettingsView,
     /// Changes with each change of the settings.
     settings_version: u64,
+    /// Whether managers lock the keys on their disks: on or off; absent if the manager that answered does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    autolock: Option<&'static str>,
     managers: u32,
     nodes: u32,
     nodes_ready: u32,
@@ -71,6 +74,7 @@ impl ClusterInfoView {
             incarnation: wire.incarnation,
             settings,
             settings_version: wire.settings_version,
+            autolock: wire.autolock.map(|is_on| if is_on { "on" } else { "off" }),
             managers: wire.managers,
             nodes: wire.nodes,
             nodes_ready: wire.nodes_ready,

@@ -39,6 +39,9 @@ pub struct ManagerView {
     /// Node of the same machine; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
+    /// Whether it locks the keys on its disk: on, off or pending; absent if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    autolock: Option<String>,
     /// Why the desired suffrage is not reached, or another problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -72,7 +75,7 @@ impl TryFrom<v1::Manager> for ManagerView {
         let v1::Manager {
             id, member_id: member, name, address, version, created_at, leader, applied, ..
         } = wire;
-        let v1::Manager { warren_version, reason, removing, sessions, node, .. } = wire;
+        let v1::Manager { warren_version, reason, removing, sessions, node, autolock, .. } = wire;
         Ok(Self {
             id,
             member_id: member,
@@ -89,6 +92,7 @@ impl TryFrom<v1::Manager> for ManagerView {
             warren_version: non_empty(warren_version),
             sessions,
             node: non_empty(node),
+            autolock: non_empty(autolock),
             reason: non_empty(reason),
         })
     }
@@ -138,6 +142,7 @@ impl TableRow for ManagerView {
         wide("APPLIED").measured(),
         wide("WARREN"),
         wide("NODE"),
+        wide("AUTOLOCK"),
         column("ID"),
         column("REASON"),
     ];
@@ -155,6 +160,7 @@ impl TableRow for ManagerView {
             self.applied_index.map(|applied| applied.to_string()).unwrap_or_default(),
             self.warren_version.clone().unwrap_or_default(),
             self.node.clone().unwrap_or_default(),
+            self.autolock.clone().unwrap_or_default(),
             if wide { self.id.clone() } else { short_id(&self.id) },
             self.reason.clone().unwrap_or_default(),
         ]
@@ -198,6 +204,7 @@ mod tests {
             removing: false,
             sessions: 3,
             node: "n1".into(),
+            autolock: "pending".into(),
         }
     }
 
@@ -247,6 +254,7 @@ mod tests {
         APPLIED 42
         WARREN 0.6.0
         NODE n1
+        AUTOLOCK pending
         ID 3k2v9x0000000000000000abc
         REASON
         ");
@@ -270,6 +278,7 @@ mod tests {
         warrenVersion: "0.6.0"
         sessions: 3
         node: n1
+        autolock: pending
         "#);
     }
 

@@ -89,6 +89,28 @@ fn admission_policy_is_set_shown_and_reset() {
 }
 
 #[test]
+fn unlock_key_is_printed_and_replaced() {
+    let person = CliUser::new();
+    let info = || -> Value { serde_json::from_str(&person.ok(&["cluster", "info", "-o", "json"])).unwrap() };
+    assert_eq!(info()["autolock"], "off");
+    let refused = person.fails(4, &["cluster", "unlock-key"]);
+    assert!(refused.contains("`warren cluster update --autolock on`"), "{refused}");
+    let ran = person.warren(&["cluster", "update", "--autolock", "on"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.contains("\n  WARREN-UNLOCK-1-key-1\n") && !ran.stdout.contains("UNLOCK"), "{ran:?}");
+    assert_eq!(info()["autolock"], "on");
+    let ran = person.warren(&["cluster", "unlock-key"]);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("WARREN-UNLOCK-1-key-1\n", ""));
+    let ran = person.warren(&["cluster", "unlock-key", "--rotate"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "WARREN-UNLOCK-1-key-2\n"));
+    assert!(ran.stderr.starts_with("not locked with this key yet: m3; keep the earlier key"), "{ran:?}");
+    let ran = person.warren(&["cluster", "update", "--autolock=off"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "cluster updated\n"));
+    person.fails(4, &["cluster", "unlock-key", "--rotate"]);
+    person.fails(2, &["cluster", "update", "--autolock=yes"]);
+}
+
+#[test]
 fn ca_is_replaced_with_progress() {
     let person = CliUser::new();
     let old = "ab".repeat(32);

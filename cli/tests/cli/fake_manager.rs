@@ -43,6 +43,8 @@ type WatchSender = mpsc::UnboundedSender<Result<v1::WatchEvent, Status>>;
 struct FakeState {
     index: u64,
     settings: warren_types::ClusterSettings,
+    /// How many unlock keys there were, and whether autolock is on.
+    unlock_keys: (usize, bool),
     /// The replacement of the certificate authority.
     ca_phase: Option<i32>,
     /// The authority that replaced another.

@@ -23,6 +23,7 @@ mod stacks;
 mod swarm_spellings;
 mod system;
 mod tokens;
+mod unlock;
 mod updates;
 mod upgrade;
 mod user;

@@ -59,6 +59,7 @@ impl Api {
             incarnation: cluster.incarnation,
             settings: Some((&cluster.settings).into()),
             settings_version: cluster.version,
+            autolock: Some(cluster.unlock_key.is_some()),
         })
     }
 }
@@ -99,13 +100,16 @@ impl cluster_server::Cluster for Api {
         request: Request<v1::UpdateClusterRequest>,
     ) -> Result<Response<v1::InfoResponse>, Status> {
         let caller = AuditedCall::of(&request);
-        let v1::UpdateClusterRequest { version, settings } = request.into_inner();
+        let v1::UpdateClusterRequest { version, settings, autolock } = request.into_inner();
         let change: ClusterSettingsChange =
             read_field("settings", settings.unwrap_or_default()).map_err(status_of)?;
         let command = Command::UpdateCluster { version, change: change.clone(), at: self.clock.now() };
-        let updated: Arc<Cluster> = self.write(command).await?;
+        let mut updated: Arc<Cluster> = self.write(command).await?;
+        if let Some(is_on) = autolock {
+            updated = self.set_autolock(is_on).await?;
+        }
         caller.identified(ObjectKind::Cluster, updated.id, "", updated.version);
-        tracing::info!(%caller, ?change, version = updated.version, "cluster settings updated");
+        tracing::info!(%caller, ?change, autolock, version = updated.version, "cluster settings updated");
         let mut info = self.show_cluster(&self.store.read())?;
         info.settings = Some((&updated.settings).into());
         info.settings_version = updated.version;
@@ -122,6 +126,21 @@ impl cluster_server::Cluster for Api {
     async fn get_ca(&self, request: Request<v1::GetCaRequest>) -> Result<Response<v1::CaStatus>, Status> {
         let published = self.read(&request).await?;
         Ok(Response::new(self.show_ca(&published.state)))
+    }
+
+    async fn get_unlock_key(
+        &self,
+        request: Request<v1::GetUnlockKeyRequest>,
+    ) -> Result<Response<v1::UnlockKey>, Status> {
+        let published = self.read(&request).await?;
+        self.show_unlock_key(&published.state).await.map(Response::new)
+    }
+
+    async fn rotate_unlock_key(
+        &self,
+        request: Request<v1::RotateUnlockKeyRequest>,
+    ) -> Result<Response<v1::UnlockKey>, Status> {
+        self.replace_unlock_key(request).await
     }
 
     async fn list_background_tasks(

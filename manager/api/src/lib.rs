@@ -9,6 +9,7 @@ pub mod admission_policy;
 pub mod audit;
 mod audited_call;
 pub mod authorization;
+mod autolock;
 pub mod background_tasks;
 mod ca;
 pub mod cluster;
@@ -18,6 +19,7 @@ pub mod exec;
 mod forecast;
 pub mod images;
 pub mod incarnation;
+pub mod locked;
 pub mod logs;
 pub mod manager_addresses;
 pub mod managers;
@@ -53,6 +55,7 @@ use warren_control::{BackgroundTasks, Shutdown};
 use warren_log::LogEngine;
 use warren_peers::Peers;
 use warren_registry::ResolveNames;
+use warren_security::seal::KeyFiles;
 use warren_security::{CurrentAuthority, SecretObjectKey};
 use warren_session::leader::LeaderWatch;
 use warren_session::{NetworkPublisher, SessionRegistry, WorkerStreams};
@@ -93,6 +96,8 @@ pub struct Api {
     pub authority: Arc<CurrentAuthority>,
     /// Encrypts and decrypts secrets, configs and credentials.
     pub secret_object_key: Arc<SecretObjectKey>,
+    /// Whether the keys on the disk of this manager are locked.
+    pub key_files: Arc<KeyFiles>,
     /// Id of this manager.
     pub manager_id: String,
     /// Raft member id of this manager.

@@ -131,6 +131,7 @@ async fn fixture() -> ApiFixture {
         shutdown,
         authority: CurrentAuthority::new(authority),
         secret_object_key: Arc::new(SecretObjectKey::create(&dir.path().join("key")).unwrap()),
+        key_files: KeyFiles::open(dir.path(), None).unwrap(),
         manager_id: id(1),
         is_manager_only: false,
         member_id: 1,

@@ -6,24 +6,25 @@
 //! reissued are created again: they are written once the log and the snapshot are known to belong to that
 //! manager too ([`IssuedCertificates`]).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use rand::RngExt;
 use tokio::sync::watch;
 use warren_core::{ManagerCaStep, State};
+use warren_security::seal::KeyFiles;
 use warren_security::{
-    AuthorityError, CertificateAuthority, Credentials, CurrentAuthority, FileError, Identity, PrivateKey,
-    ReloadableCertificate, Role, Roots, SecretObjectKey, TlsError, Trust,
+    AuthorityError, CertificateAuthority, Credentials, CurrentAuthority, FileError, Identity, MaterialError,
+    PrivateKey, ReloadableCertificate, Role, Roots, SecretObjectKey, TlsError, Trust, UnlockKey,
 };
 use warren_types::{
     ADMINISTRATOR, CaRotation, ClusterId, Id, ManagerId, MemberId, NodeId, NodeName, SecretObjectId,
 };
 
 use super::member_identity::{
-    self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, NODE_FILE, ROOTS_FILE,
-    SECRET_OBJECT_KEY_FILE,
+    self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, MemberFileError, MemberIdentity,
+    NODE_FILE, ROOTS_FILE, SECRET_OBJECT_KEY_FILE,
 };
 
 mod error;
@@ -59,7 +60,7 @@ pub struct ManagerKeys {
     pub manager: Arc<ReloadableCertificate>,
     /// The key that seals the secret objects.
     pub secret_object_key: Arc<SecretObjectKey>,
-    dir: PathBuf,
+    files: Arc<KeyFiles>,
     admin: watch::Sender<Credentials>,
     agent: watch::Sender<Option<LocalAgent>>,
     /// Held while files are changed.
@@ -67,46 +68,50 @@ pub struct ManagerKeys {
 }
 
 impl ManagerKeys {
-    /// As [`ManagerKeys::prepare`], and writes the issued certificates.
+    /// As [`ManagerKeys::prepare`] in `dir`, whose manager is not locked, and writes the issued certificates.
     ///
     /// # Errors
     /// [`CaError`]; nothing was changed if a file is missing or belongs to another manager.
     pub fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Self, CaError> {
-        let (keys, issued) = Self::prepare(dir, create, now)?;
-        issued.save(dir, now)?;
+        let (keys, issued) = Self::prepare(KeyFiles::open(dir, None)?, create, now)?;
+        issued.save(&keys.files, now)?;
         Ok(keys)
     }
 
-    /// Opens the keys in `dir`, and renews certificates past half of their lifetime. If `dir` has a manager,
+    /// Opens the keys, and renews certificates past half of their lifetime. If the directory has a manager,
     /// all files must belong to it: this is verified first, and only certificates are reissued. Otherwise
     /// missing files are created; a new CA only with `create`. The agent's certificate exists once the node's
-    /// id is known: [`ManagerKeys::ensure_agent`]. Writes nothing if `dir` has a manager.
+    /// id is known: [`ManagerKeys::ensure_agent`]. Writes nothing if the directory has a manager.
     ///
     /// # Errors
     /// [`CaError`].
-    pub fn prepare(dir: &Path, create: bool, now: SystemTime) -> Result<(Self, IssuedCertificates), CaError> {
+    pub fn prepare(
+        files: Arc<KeyFiles>,
+        create: bool,
+        now: SystemTime,
+    ) -> Result<(Self, IssuedCertificates), CaError> {
+        let dir = files.dir();
         let member = member_identity::load_identity(dir)?;
         if let Some(member) = &member {
-            verify::verify(dir, member)?;
+            verify::verify(&files, member)?;
         }
-        let (create, path) = (create && member.is_none(), dir.join(AUTHORITY_FILE));
-        let authority = if path.exists() {
-            CertificateAuthority::load(&path)?
+        let create = create && member.is_none();
+        let authority = if dir.join(AUTHORITY_FILE).exists() {
+            files.authority(AUTHORITY_FILE)?
         } else if create {
             let authority = CertificateAuthority::create(&new_id().to_string(), now)?;
-            authority.save(&path)?;
+            files.save_authority(AUTHORITY_FILE, &authority)?;
             authority
         } else {
             return Err(CaError::NoCluster(dir.to_owned()));
         };
-        let mut issuer = CertificateIssuer::new(dir, &authority, now);
+        let mut issuer = CertificateIssuer::new(&files, &authority, now);
         let manager = issuer.ensure(MANAGER_FILE, Role::Manager, own_id)?;
         let admin = issuer.ensure(ADMIN_FILE, Role::User, |_| Ok(ADMINISTRATOR.to_owned()))?;
-        let path = dir.join(SECRET_OBJECT_KEY_FILE);
-        let content_key = match SecretObjectKey::load(&path)? {
+        let content_key = match files.secret_object_key(SECRET_OBJECT_KEY_FILE)? {
             Some(key) => key,
-            None if create => SecretObjectKey::create(&path)?,
-            None => return Err(CaError::SecretObjectKeyMissing(path)),
+            None if create => verify::create_secret_object_key(&files)?,
+            None => return Err(CaError::SecretObjectKeyMissing(dir.join(SECRET_OBJECT_KEY_FILE))),
         };
         let foreign = |file: &str, why: &dyn std::fmt::Display| CaError::ClusterMismatch {
             path: dir.join(file),
@@ -128,7 +133,7 @@ impl ManagerKeys {
             id,
             manager: ReloadableCertificate::new(&manager),
             secret_object_key: Arc::new(content_key),
-            dir: dir.to_owned(),
+            files,
             admin: watch::Sender::new(admin),
             agent: watch::Sender::new(agent),
             changing: Mutex::default(),
@@ -143,6 +148,42 @@ impl ManagerKeys {
             manager: self.id,
             secret_object_key: self.secret_object_key.key_fingerprint(),
         }
+    }
+
+    /// The files that have the keys.
+    pub fn files(&self) -> &Arc<KeyFiles> {
+        &self.files
+    }
+
+    /// Locks the keys on the disk with `unlock_key`, or no more, and completes an earlier change.
+    ///
+    /// # Errors
+    /// [`CaError`]; a repeated call completes it.
+    pub fn lock_with(&self, unlock_key: Option<&UnlockKey>) -> Result<(), CaError> {
+        let _alone = self.changing();
+        if member_identity::is_removed(self.files.dir())? {
+            return Ok(());
+        }
+        if self.files.unlock_key() != unlock_key.map(UnlockKey::id) {
+            self.files.set_unlock_key(unlock_key)?;
+            match unlock_key {
+                Some(key) => tracing::info!(unlock_key = %key.id(), "the keys of this manager are locked"),
+                None => tracing::info!("the keys of this manager are not locked any more"),
+            }
+        }
+        let certificates = [AUTHORITY_FILE, MANAGER_FILE, ADMIN_FILE, NODE_FILE];
+        Ok(self.files.rewrite(&certificates, SECRET_OBJECT_KEY_FILE)?)
+    }
+
+    /// As [`member_identity::mark_removed`]. The key of the node is not locked any more: the node's tasks may still
+    /// have to be stopped, by whoever starts the machine next.
+    ///
+    /// # Errors
+    /// [`MemberFileError`].
+    pub fn mark_removed(&self, identity: &MemberIdentity) -> Result<(), MemberFileError> {
+        let _alone = self.changing();
+        self.files.release(NODE_FILE)?;
+        member_identity::mark_removed(self.files.dir(), identity)
     }
 
     /// The current certificate of this machine's administrator, with a notification at each renewal.
@@ -171,14 +212,14 @@ impl ManagerKeys {
             None => {
                 let id = id()?;
                 let authority = self.authority.load();
-                let mut issuer = CertificateIssuer::new(&self.dir, &authority, now);
+                let mut issuer = CertificateIssuer::new(&self.files, &authority, now);
                 let agent = issuer.agent(id)?;
-                issuer.issued.save(&self.dir, now)?;
+                issuer.issued.save(&self.files, now)?;
                 agent
             }
         };
         // Also for an existing agent: an earlier start may have been interrupted before this.
-        member_identity::save_node(&self.dir, agent.id)?;
+        member_identity::save_node(self.files.dir(), agent.id)?;
         self.agent.send_replace(Some(agent.clone()));
         Ok(agent)
     }
@@ -204,9 +245,7 @@ impl ManagerKeys {
         now: SystemTime,
     ) -> Result<(), CaError> {
         let _alone = self.changing();
-        let (path, invalid) = (self.dir.join(AUTHORITY_FILE), |why: &dyn std::fmt::Display| {
-            CaError::ClusterMismatch { path: self.dir.join(AUTHORITY_FILE), why: why.to_string() }
-        });
+        let invalid = |why: &dyn std::fmt::Display| self.mismatch(why);
         match step {
             ManagerCaStep::Adopt => {
                 let opened = self.secret_object_key.open(rotation_id(self.cluster), &rotation.sealed);
@@ -223,13 +262,13 @@ impl ManagerKeys {
                 self.trust(&authority, rotation)?;
                 // The file of the authority comes last: until then, the earlier one vouches for the certificates.
                 self.reissue(&authority, now, |_| true)?;
-                authority.save(&path)?;
+                self.files.save_authority(AUTHORITY_FILE, &authority)?;
                 tracing::info!(ca = %authority.digest(), "using the new certificate authority");
                 self.authority.replace(authority);
             }
             ManagerCaStep::DropPredecessor => {
                 let authority = self.authority.load().without_predecessors();
-                authority.save(&path)?;
+                self.files.save_authority(AUTHORITY_FILE, &authority)?;
                 self.trust(&authority, rotation)?;
                 tracing::info!(ca = %authority.digest(), "trusting only the new certificate authority");
                 self.authority.replace(authority);
@@ -248,11 +287,12 @@ impl ManagerKeys {
     }
 
     fn trust(&self, authority: &CertificateAuthority, rotation: &CaRotation) -> Result<(), CaError> {
-        let invalid = |why: TlsError| CaError::ClusterMismatch {
-            path: self.dir.join(AUTHORITY_FILE),
-            why: why.to_string(),
-        };
-        self.trust.replace(&authority.roots(), &rotation.predecessors).map_err(invalid)
+        let replaced = self.trust.replace(&authority.roots(), &rotation.predecessors);
+        replaced.map_err(|why: TlsError| self.mismatch(&why))
+    }
+
+    fn mismatch(&self, why: &dyn std::fmt::Display) -> CaError {
+        CaError::ClusterMismatch { path: self.files.dir().join(AUTHORITY_FILE), why: why.to_string() }
     }
 
     fn changing(&self) -> MutexGuard<'_, ()> {
@@ -267,9 +307,9 @@ impl ManagerKeys {
         now: SystemTime,
         is_due: impl Fn(&Credentials) -> bool,
     ) -> Result<(), CaError> {
-        let issuer = CertificateIssuer::new(&self.dir, authority, now);
+        let issuer = CertificateIssuer::new(&self.files, authority, now);
         let renewed = |file: &str| {
-            let found = Credentials::load(&self.dir.join(file))?;
+            let found = self.files.credentials(file)?;
             if !is_due(&found) {
                 return Ok(None);
             }
@@ -318,18 +358,22 @@ pub fn find_own_node(
     Err(CaError::NodeMismatch { name: name.clone(), address })
 }
 
-/// The credentials and CAs of the agent of the manager in `dir`, if there is one. Changes nothing.
+/// The credentials and CAs of the agent of the manager in `dir`, if there is one; with the unlock key, if they are
+/// locked. Changes nothing.
 ///
 /// # Errors
-/// [`CaError::File`].
-pub fn load_agent(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
+/// [`CaError::File`], [`CaError::KeyFile`].
+pub fn load_agent(
+    dir: &Path,
+    unlock_key: Option<&UnlockKey>,
+) -> Result<Option<(Credentials, Roots)>, CaError> {
     let path = dir.join(NODE_FILE);
     if !path.exists() {
         return Ok(None);
     }
     let (authority, roots) = (dir.join(AUTHORITY_FILE), dir.join(ROOTS_FILE));
     let roots = match authority.exists() {
-        true => CertificateAuthority::load(&authority)?.roots(),
+        true => CertificateAuthority::load_roots(&authority)?,
         // The CA's key was deleted with the manager.
         false => {
             let text = std::fs::read_to_string(&roots);
@@ -337,7 +381,13 @@ pub fn load_agent(dir: &Path) -> Result<Option<(Credentials, Roots)>, CaError> {
             Roots::parse(&text).map_err(|source| FileError::Material { path: roots, source })?
         }
     };
-    Ok(Some((Credentials::load(&path)?, roots)))
+    let credentials = match Credentials::load(&path) {
+        Err(FileError::Material { source: MaterialError::Sealed, .. }) => {
+            KeyFiles::open(dir, unlock_key)?.credentials(NODE_FILE)?
+        }
+        found => found?,
+    };
+    Ok(Some((credentials, roots)))
 }
 
 /// What the new authority of a cluster is sealed for; no secret object has this id.
@@ -360,35 +410,34 @@ fn new_id() -> Id {
 pub struct IssuedCertificates(Vec<(&'static str, Credentials)>);
 
 impl IssuedCertificates {
-    /// Writes them into `dir`. Replacing a still valid certificate is postponed on a full disk.
+    /// Writes them. Replacing a still valid certificate is postponed on a full disk.
     ///
     /// # Errors
     /// [`CaError::File`].
-    pub fn save(self, dir: &Path, now: SystemTime) -> Result<(), CaError> {
+    pub fn save(self, files: &KeyFiles, now: SystemTime) -> Result<(), CaError> {
         for (file, issued) in self.0 {
-            let path = dir.join(file);
-            let Err(error) = issued.save(&path) else { continue };
+            let Err(error) = files.save_credentials(file, &issued) else { continue };
             let is_valid = |found: Credentials| now < found.expires_at();
-            if !error.is_out_of_space() || !Credentials::load(&path).is_ok_and(is_valid) {
+            if !error.is_out_of_space() || !files.credentials(file).is_ok_and(is_valid) {
                 return Err(error.into());
             }
             // A running manager retries the renewal periodically.
-            tracing::warn!(%error, path = %path.display(), "no space for the renewed certificate; retrying later");
+            tracing::warn!(%error, file, "no space for the renewed certificate; retrying later");
         }
         Ok(())
     }
 }
 
 struct CertificateIssuer<'a> {
-    dir: &'a Path,
+    files: &'a KeyFiles,
     authority: &'a CertificateAuthority,
     now: SystemTime,
     issued: IssuedCertificates,
 }
 
 impl<'a> CertificateIssuer<'a> {
-    fn new(dir: &'a Path, authority: &'a CertificateAuthority, now: SystemTime) -> Self {
-        Self { dir, authority, now, issued: IssuedCertificates::default() }
+    fn new(files: &'a KeyFiles, authority: &'a CertificateAuthority, now: SystemTime) -> Self {
+        Self { files, authority, now, issued: IssuedCertificates::default() }
     }
 
     /// The credentials in the file; new ones for the same holder when they are past half of their lifetime,
@@ -399,10 +448,10 @@ impl<'a> CertificateIssuer<'a> {
         role: Role,
         id: impl FnOnce(&PrivateKey) -> Result<String, AuthorityError>,
     ) -> Result<Credentials, CaError> {
-        let path = self.dir.join(file);
+        let path = self.files.dir().join(file);
         let cluster = self.authority.cluster();
         let (identity, key) = if path.exists() {
-            let found = Credentials::load(&path)?;
+            let found = self.files.credentials(file)?;
             if found.identity().cluster() != cluster || found.identity().role() != role {
                 let why = format!("expected {role:?} of cluster {cluster}, found {}", found.identity());
                 return Err(CaError::ClusterMismatch { path, why });
@@ -425,7 +474,7 @@ impl<'a> CertificateIssuer<'a> {
         let id = |key: &PrivateKey| id.map_or_else(|| own_id(key), |id| Ok(id.to_string()));
         let credentials = self.ensure(NODE_FILE, Role::Worker, id)?;
         let id = credentials.identity().id().parse::<NodeId>().map_err(|why| CaError::ClusterMismatch {
-            path: self.dir.join(NODE_FILE),
+            path: self.files.dir().join(NODE_FILE),
             why: why.to_string(),
         })?;
         let live = ReloadableCertificate::new(&credentials);
@@ -435,7 +484,7 @@ impl<'a> CertificateIssuer<'a> {
     /// Managers list the keys of users, so a renewed certificate has the same one.
     fn renew(&self, file: &str, found: &Credentials) -> Result<Credentials, CaError> {
         let issued = self.authority.issue_for(found.identity(), found.key().clone(), self.now)?;
-        issued.save(&self.dir.join(file))?;
+        self.files.save_credentials(file, &issued)?;
         Ok(issued)
     }
 }

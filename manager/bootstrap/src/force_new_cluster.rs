@@ -5,12 +5,13 @@
 //! cluster, so that workers accept its assignments instead of earlier ones.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use warren_core::{AppliedIndex, State};
 use warren_log::{DataDir, EntryKind, LogEngine, SnapshotDir, StoredLog};
-use warren_security::CertificateAuthority;
-use warren_security::seal::{Keyring, KeyringError, PreparedKeyring};
+use warren_security::seal::{KeyFiles, Keyring, KeyringError, PreparedKeyring};
+use warren_security::{CertificateAuthority, UnlockKey};
 use warren_store::codec::{self, CodecError};
 use warren_store::raft::open::{OpenStoreError, SealedSnapshot, check_log_exists};
 use warren_store::raft::sealing::{self, OpenEntryError};
@@ -77,14 +78,15 @@ pub enum ForceNewClusterOutcome {
     },
 }
 
-/// Creates a new cluster from the stopped manager in `data_dir`. `whom` has its name and address if its log
-/// does not. Idempotent.
+/// Creates a new cluster from the stopped manager in `data_dir`, whose keys may be locked. `whom` has its name and
+/// address if its log does not. Idempotent.
 ///
 /// # Errors
 /// [`ForceNewClusterError`].
 pub fn force_new_cluster(
     data_dir: &Path,
     engine: LogEngine,
+    unlock_key: Option<&UnlockKey>,
     whom: ManagerContact,
     now: SystemTime,
 ) -> Result<ForceNewClusterOutcome, ForceNewClusterError> {
@@ -99,7 +101,8 @@ pub fn force_new_cluster(
             return Err(ForceNewClusterError::NoManager(data_dir.to_owned()));
         }
     };
-    let (keys, issued) = ManagerKeys::prepare(&dir, false, now)?;
+    let key_files = KeyFiles::open(&dir, unlock_key).map_err(CaError::from)?;
+    let (keys, issued) = ManagerKeys::prepare(key_files.clone(), false, now)?;
     check_log_exists(&dir, engine)?;
     let mut log = warren_log::open(&dir, engine, identity.log_owner())?;
     let loaded = log.load()?;
@@ -107,11 +110,11 @@ pub fn force_new_cluster(
         return Ok(ForceNewClusterOutcome::Unchanged);
     }
     let (commit, current) = (loaded.hard_state.commit, loaded.snapshot.clone());
-    let (mut state, keyring) = replay(&dir, loaded)?;
+    let (mut state, keyring) = replay(&key_files, loaded)?;
     if state.cluster().is_none() {
         return Err(ForceNewClusterError::NoCluster);
     }
-    issued.save(&dir, now)?;
+    issued.save(&key_files, now)?;
     let keyring = keyring.commit()?;
     let files = SnapshotDir::open(dir.join(SNAPSHOT_DIR), current.as_ref())?;
     let known = state.member(identity.member_id).map(|known| Member::clone(known));
@@ -132,10 +135,15 @@ pub fn force_new_cluster(
     Ok(ForceNewClusterOutcome::Created { others, uncommitted })
 }
 
-/// Whether the stopped manager in `dir` is the only member of its cluster, and nothing that it still has to open is
-/// sealed with the secret object key: neither secret objects nor a new certificate authority. Unreadable data counts as
-/// no.
-pub fn needs_no_secret_object_key(dir: &Path, engine: LogEngine, identity: &MemberIdentity) -> bool {
+/// Whether the stopped manager with these keys is the only member of its cluster, and nothing that it still has to open
+/// is sealed with the secret object key: neither secret objects nor a new certificate authority, nor the unlock key.
+/// Unreadable data counts as no.
+pub fn needs_no_secret_object_key(
+    files: &Arc<KeyFiles>,
+    engine: LogEngine,
+    identity: &MemberIdentity,
+) -> bool {
+    let dir = files.dir();
     // Its cluster is not created yet.
     if warren_log::find_log(dir).is_none() {
         return Keyring::file_in(dir).is_none() && member_identity::is_init_pending(dir);
@@ -143,16 +151,18 @@ pub fn needs_no_secret_object_key(dir: &Path, engine: LogEngine, identity: &Memb
     let loaded = warren_log::open(dir, engine, identity.log_owner()).and_then(|log| log.load());
     loaded.is_ok_and(|loaded| {
         is_sole_member(&loaded, identity)
-            && replay(dir, loaded).is_ok_and(|(state, _)| {
-                state.secret_objects().next().is_none() && has_newest_authority(dir, &state)
+            && replay(files, loaded).is_ok_and(|(state, _)| {
+                let has_secrets = state.secret_objects().next().is_some() || state.unlock_key().is_some();
+                !has_secrets && has_newest_authority(dir, &state)
             })
     })
 }
 
 /// Whether the file of the certificate authority in `dir` is the one that replaced the earlier ones.
 fn has_newest_authority(dir: &Path, state: &State) -> bool {
-    let own = || CertificateAuthority::load(&dir.join(AUTHORITY_FILE));
-    state.ca_rotation().is_none_or(|rotation| own().is_ok_and(|own| own.digest() == rotation.digest))
+    let own = || CertificateAuthority::load_roots(&dir.join(AUTHORITY_FILE));
+    let is_own = |digest| own().is_ok_and(|own| own.digests().first() == Some(&digest));
+    state.ca_rotation().is_none_or(|rotation| is_own(rotation.digest))
 }
 
 /// Whether no other member existed since the initial configuration or the latest snapshot.
@@ -166,12 +176,15 @@ fn is_sole_member(loaded: &StoredLog, identity: &MemberIdentity) -> bool {
 }
 
 /// The state after all entries of the log. Changes nothing.
-fn replay(dir: &Path, loaded: StoredLog) -> Result<(State, PreparedKeyring), ForceNewClusterError> {
-    let files = SnapshotDir::at(dir.join(SNAPSHOT_DIR));
+fn replay(
+    key_files: &Arc<KeyFiles>,
+    loaded: StoredLog,
+) -> Result<(State, PreparedKeyring), ForceNewClusterError> {
+    let files = SnapshotDir::at(key_files.dir().join(SNAPSHOT_DIR));
     let snapshot = loaded.snapshot.as_ref().map(|meta| SealedSnapshot::load(&files, meta)).transpose()?;
     let mut in_use = sealing::required_keys(&loaded)?;
     in_use.extend(snapshot.as_ref().map(SealedSnapshot::key_id));
-    let keyring = Keyring::prepare(dir, &in_use)?;
+    let keyring = Keyring::prepare(key_files, &in_use)?;
     let mut state = match snapshot {
         None => State::new(),
         Some(snapshot) => snapshot.open(keyring.keyring())?.0,

@@ -282,6 +282,14 @@ fn lock_changes() -> MutexGuard<'static, ()> {
     CHANGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether the cluster removed the manager of this directory.
+///
+/// # Errors
+/// [`MemberFileError`].
+pub(crate) fn is_removed(dir: &Path) -> Result<bool, MemberFileError> {
+    Ok(matches!(load(&dir.join(FILE))?, Some(LocalMemberStatus::Removed(_))))
+}
+
 /// Records the node of the manager's machine in `dir`, if there is a manager; durable when this returns.
 ///
 /// # Errors
@@ -358,8 +366,8 @@ pub fn remove_keys(dir: &Path, removed: &MemberIdentity) -> Result<(), MemberFil
     check_certificate(dir, removed)?;
     if !roots.exists() && authority.exists() {
         // An unreadable CA has nothing to trust.
-        if let Ok(authority) = CertificateAuthority::load(&authority) {
-            files::write_public(&roots, authority.roots().pem().as_bytes())?;
+        if let Ok(trusted) = CertificateAuthority::load_roots(&authority) {
+            files::write_public(&roots, trusted.pem().as_bytes())?;
         }
     }
     remove_files(&keys)
@@ -369,8 +377,7 @@ pub fn remove_keys(dir: &Path, removed: &MemberIdentity) -> Result<(), MemberFil
 fn check_certificate(dir: &Path, identity: &MemberIdentity) -> Result<(), MemberFileError> {
     let certificate = dir.join(MANAGER_FILE);
     let CertificateIdentity { cluster, manager, .. } = identity.certificate_identity;
-    let shown = Credentials::load(&certificate).is_ok_and(|shown| {
-        let shown = shown.identity();
+    let shown = Credentials::load_identity(&certificate).is_ok_and(|shown| {
         let is = (shown.cluster(), shown.role(), shown.id());
         is == (cluster.to_string().as_str(), Role::Manager, manager.to_string().as_str())
     });

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use warren_core::{AppliedIndex, Command, State};
+use warren_core::{AppliedIndex, Command, KeyCommand, State};
 use warren_log::{
     ConfState, DataDir, HardState, LogEngine, LogStore, SnapshotDir, SnapshotMeta, StoredLog, WriteBatch,
 };
@@ -140,6 +140,7 @@ fn write_manager(
     content_key.save(&dir.join(SECRET_OBJECT_KEY_FILE))?;
     let keys = ManagerKeys::open(dir, false, now)?;
     remove_tokens(&mut state);
+    turn_autolock_off(&mut state);
     let member = state.first_member_id_at(timestamp(now));
     if member == MemberId::MAX {
         return Err(BackupRestoreError::MemberIdsExhausted);
@@ -174,6 +175,13 @@ fn remove_tokens(state: &mut State) {
         let AppliedIndex { term, index } = state.applied();
         state.apply(term, index + 1, &Command::RemoveToken { id, at: state.clock() });
     }
+}
+
+/// Forgets the unlock key: after the backup it may have been replaced, because others know it.
+fn turn_autolock_off(state: &mut State) {
+    let AppliedIndex { term, index } = state.applied();
+    let at = state.clock();
+    state.apply(term, index + 1, &Command::Key(KeyCommand::SetUnlockKey { key: None, replaces: None, at }));
 }
 
 /// Starts the next incarnation of the cluster in `state`, with `member` as the only manager and a snapshot as

@@ -39,6 +39,6 @@ pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_
 pub use settling::settling_time;
 pub use state::{
     AppliedIndex, ApplyOutcome, CaCommand, CaProgress, Cluster, Command, CommandResponse, DepartedManager,
-    FEATURE_LEVEL, KeyHolder, ManagerAuthority, ManagerCaStep, NewTask, Refusal, RolloutStep, State,
-    StateChange, StateDigest, awaits_managers,
+    FEATURE_LEVEL, KeyCommand, KeyHolder, ManagerAuthority, ManagerCaStep, NewTask, Refusal, RolloutStep,
+    State, StateChange, StateDigest, awaits_managers,
 };

@@ -48,7 +48,7 @@ pub use apply::{REVISION_HISTORY_LIMIT, previous_revision};
 pub(crate) use apply::{ReportedImage, reported_image};
 pub use ca_rotation::{CaProgress, ManagerAuthority, ManagerCaStep};
 pub use cluster::Cluster;
-pub use command::{CaCommand, Command, NewTask, RolloutStep};
+pub use command::{CaCommand, Command, KeyCommand, NewTask, RolloutStep};
 pub use departed_manager::DepartedManager;
 pub use digest::StateDigest;
 pub(crate) use eligibility::{

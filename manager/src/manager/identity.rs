@@ -1,6 +1,7 @@
 //! Checks which manager a directory belongs to. All its files must agree before anything is written.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use warren_bootstrap::ca::{
@@ -10,14 +11,17 @@ use warren_bootstrap::ca::{
 use warren_bootstrap::force_new_cluster;
 use warren_bootstrap::member_identity::{self, CertificateIdentity, LocalMemberStatus, MemberIdentity};
 use warren_log::LogEngine;
+use warren_security::UnlockKey;
+use warren_security::seal::KeyFiles;
 
 use super::ManagerStartError;
 
-/// The keys and the member identity of the manager in `dir`, which is created if there is none and `create`
-/// allows it. Reissued certificates must be saved only after the log and the snapshot have been opened: these
-/// may belong to another manager.
+/// The keys, which `unlock_key` opens if they are locked, and the member identity of the manager in `dir`, which is
+/// created if there is none and `create` allows it. Reissued certificates must be saved only after the log and the
+/// snapshot have been opened: these may belong to another manager.
 pub(super) fn load_identity(
     dir: &Path,
+    unlock_key: Option<&UnlockKey>,
     create: bool,
     engine: LogEngine,
     now: SystemTime,
@@ -29,8 +33,9 @@ pub(super) fn load_identity(
         member_identity::save_identity(dir, &member)?;
         return Ok((keys, IssuedCertificates::default(), member));
     };
-    let member = with_secret_object_key(dir, engine, member)?;
-    let (keys, issued) = ManagerKeys::prepare(dir, false, now)?;
+    let files = KeyFiles::open(dir, unlock_key).map_err(CaError::from)?;
+    let member = with_secret_object_key(&files, engine, member)?;
+    let (keys, issued) = ManagerKeys::prepare(files, false, now)?;
     Ok((keys, issued, member))
 }
 
@@ -58,25 +63,25 @@ fn member_identity(dir: &Path, create: bool) -> Result<Option<MemberIdentity>, M
 /// The identity with the existing secret object key, or with a new one if nothing that is needed is sealed with the
 /// lost key; else unchanged.
 fn with_secret_object_key(
-    dir: &Path,
+    files: &Arc<KeyFiles>,
     engine: LogEngine,
     member: MemberIdentity,
 ) -> Result<MemberIdentity, ManagerStartError> {
-    let known = verify_secret_object_key(dir, member.certificate_identity.secret_object_key);
+    let known = verify_secret_object_key(files, member.certificate_identity.secret_object_key);
     if !matches!(known, Err(CaError::SecretObjectKeyMissing(_) | CaError::SecretObjectKeyReplaced { .. })) {
         // Other problems of the key are reported with the other keys.
         return Ok(member);
     }
-    verify_certificates(dir, &member)?;
-    if !force_new_cluster::needs_no_secret_object_key(dir, engine, &member) {
+    verify_certificates(files, &member)?;
+    if !force_new_cluster::needs_no_secret_object_key(files, engine, &member) {
         return Ok(member);
     }
     let identity = CertificateIdentity {
-        secret_object_key: ensure_secret_object_key(dir)?,
+        secret_object_key: ensure_secret_object_key(files)?,
         ..member.certificate_identity
     };
     let member = MemberIdentity { certificate_identity: identity, ..member };
-    member_identity::save_identity(dir, &member)?;
+    member_identity::save_identity(files.dir(), &member)?;
     Ok(member)
 }
 
@@ -92,7 +97,7 @@ mod tests {
         join::begin_join(dir.path()).unwrap();
         for create in [true, false] {
             let refused =
-                load_identity(dir.path(), create, LogEngine::default(), SystemTime::now()).unwrap_err();
+                load_identity(dir.path(), None, create, LogEngine::default(), SystemTime::now()).unwrap_err();
             let (error, path) = (refused.to_string(), member_identity::join_key_path(dir.path()));
             assert!(error.contains(&path.display().to_string()), "{error}");
             assert!(error.contains("`warren manager join`") && error.contains("start over"), "{error}");

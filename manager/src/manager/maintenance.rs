@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rand::RngExt;
 use tokio::task::JoinSet;
+use warren_bootstrap::autolock::open_unlock_key;
 use warren_bootstrap::ca::{CaError, ManagerKeys};
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
 use warren_core::{CaCommand, Command, ManagerAuthority, ManagerCaStep};
@@ -24,6 +25,8 @@ use crate::controllers::trigger::{RESYNC_INTERVAL, RESYNC_TASK, ReconcileTrigger
 
 /// How often the state is asked for a step of the replacement of the authority.
 const CA_ROTATION_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the state is asked whether the keys on the disk are to be locked.
+const AUTOLOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// Keys that may be queued for the planners; each service has two.
 const MAX_QUEUED_KEYS: usize = 1 << 16;
 
@@ -63,6 +66,32 @@ pub(super) fn follow_ca_rotation(
         let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
         async move { follow_ca_step(&keys, &clock, &store).await }
     });
+    Ok(())
+}
+
+/// Locks the keys on the disk with the unlock key of the cluster, or no more; also what an earlier process, which was
+/// killed between two files, has left.
+pub(super) fn follow_autolock(keys: &Arc<ManagerKeys>, store: &Store, background_tasks: &BackgroundTasks) {
+    let (keys, store) = (keys.clone(), store.clone());
+    background_tasks.spawn("autolock", AUTOLOCK_INTERVAL, move || {
+        let (keys, store) = (keys.clone(), store.clone());
+        async move { follow_unlock_key(keys, &store).await }
+    });
+}
+
+async fn follow_unlock_key(keys: Arc<ManagerKeys>, store: &Store) -> Result<(), BoxError> {
+    let published = store.read();
+    let is_locked_as_wanted =
+        keys.files().unlock_key() == published.state.unlock_key().map(|sealed| sealed.id);
+    if keys.files().is_complete() && is_locked_as_wanted || published.role.leader_id.is_none() {
+        return Ok(());
+    }
+    // A state from before the last change would bring an earlier key back.
+    let published = store.read_linearizable().await?;
+    let sealed = published.state.unlock_key();
+    let key =
+        sealed.map(|sealed| open_unlock_key(&keys.secret_object_key, keys.cluster, sealed)).transpose()?;
+    tokio::task::spawn_blocking(move || keys.lock_with(key.as_ref())).await??;
     Ok(())
 }
 

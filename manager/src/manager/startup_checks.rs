@@ -1,6 +1,7 @@
 //! Start-up checks: a running driver, the raft membership, and a log of the manager's own cluster.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -41,20 +42,18 @@ pub(super) fn supervise_driver(
 /// Records the removal of this manager when it happens, and stops everything.
 pub(super) fn record_removal(
     peers: &Peers,
-    dir: &Path,
+    keys: &Arc<ManagerKeys>,
     identity: MemberIdentity,
     failing: mpsc::Sender<ManagerFailure>,
     shutdown: &Shutdown,
 ) {
-    let (peers, dir, stop) = (peers.clone(), dir.to_owned(), shutdown.token());
+    let (peers, keys, stop) = (peers.clone(), keys.clone(), shutdown.token());
     shutdown.spawn_cancellable("end", async move {
         let (failed, written) = match peers.wait_removed().await {
-            RemovalReason::Removed => {
-                (ManagerFailure::Removed, member_identity::mark_removed(&dir, &identity))
-            }
+            RemovalReason::Removed => (ManagerFailure::Removed, keys.mark_removed(&identity)),
             RemovalReason::Superseded { newer, .. } => (
                 ManagerFailure::Superseded(newer),
-                member_identity::mark_superseded(&dir, &identity, newer).map(drop),
+                member_identity::mark_superseded(keys.files().dir(), &identity, newer).map(drop),
             ),
         };
         if let Err(error) = written {

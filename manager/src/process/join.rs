@@ -68,9 +68,9 @@ pub async fn join(options: JoinParams<'_>) -> Result<ManagerJoinOutcome, Command
     remove_leftovers(&dir).map_err(|error| join_failure(&error))?;
     let standing = member_identity::read_status(&dir).map_err(|error| join_failure(&error))?;
     if matches!(standing, LocalMemberStatus::Member(_)) {
-        let known =
-            CertificateAuthority::load(&dir.join(AUTHORITY_FILE)).map_err(|error| join_failure(&error))?;
-        if !known.roots().digests().contains(&token.authority()) {
+        let known = CertificateAuthority::load_roots(&dir.join(AUTHORITY_FILE));
+        let known = known.map_err(|error| join_failure(&error))?;
+        if !known.digests().contains(&token.authority()) {
             // Its cluster may not be in the log yet, so the manager cannot be removed from it.
             return Err(match member_identity::is_init_pending(&dir) {
                 true => init_pending_failure(&dir, options.data_dir),
@@ -172,8 +172,9 @@ fn join_failure(error: &dyn std::error::Error) -> CommandError {
     CommandError::new(ExitKind::Failed, NOT_JOINED, error_chain(error), hint)
 }
 
-fn other_cluster_failure(known: &CertificateAuthority) -> CommandError {
-    let why = format!("this machine is a manager of another cluster already (CA {})", known.digest());
+fn other_cluster_failure(known: &Roots) -> CommandError {
+    let ca = known.digests().first().map(ToString::to_string).unwrap_or_default();
+    let why = format!("this machine is a manager of another cluster already (CA {ca})");
     let hint = "remove it there first with `warren manager rm`, or choose another --data-dir";
     CommandError::new(ExitKind::Conflict, NOT_JOINED, why, hint)
 }

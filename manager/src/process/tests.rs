@@ -219,7 +219,7 @@ fn worker_data_dir_is_refused() {
 async fn force_new_cluster_runs_once() {
     let data = tempfile::tempdir().unwrap();
     let nothing = ManagerSetup { data_dir: data.path().into(), ..plan(ManagerFlags::default(), &machine()) };
-    let refused = force_new_cluster(&nothing).await.unwrap_err();
+    let refused = force_new_cluster(&nothing, None).await.unwrap_err();
     assert_eq!(refused.kind, ExitKind::NotFound);
     assert!(refused.hint.contains("--data-dir"), "{refused}");
     let (others, uncommitted) = (2, 1);
@@ -333,13 +333,61 @@ fn removed_node_needs_removed_manager() {
     let keys = warren_bootstrap::ca::ManagerKeys::open(&dir, true, now).unwrap();
     keys.ensure_agent(|| Ok(Some(warren_types::NodeId(warren_types::Id(7)))), now).unwrap();
     let identity = member_identity::MemberIdentity::founder(keys.identity());
-    let nodes = || [removed_node, superseded_node].map(|of| of(data.path()).unwrap().is_some());
+    let nodes = || {
+        [removed_node(data.path()), superseded_node(data.path(), None)].map(|node| node.unwrap().is_some())
+    };
     member_identity::save_identity(&dir, &identity).unwrap();
     assert_eq!(nodes(), [false, false]);
     member_identity::mark_superseded(&dir, &identity, 7).unwrap();
     assert_eq!(nodes(), [false, true], "it may be the cluster again");
     member_identity::mark_removed(&dir, &identity).unwrap();
     assert_eq!(nodes(), [true, false]);
+}
+
+#[tokio::test]
+async fn locked_manager_waits_and_its_health_says_so() {
+    use std::time::SystemTime;
+
+    use warren_bootstrap::ca::ManagerKeys;
+    use warren_bootstrap::member_identity::MemberIdentity;
+    use warren_client::{Client, ClientTarget};
+    use warren_security::seal::Keyring;
+
+    let data = tempfile::tempdir().unwrap();
+    let dir = dir_made(&data.path().join("manager"));
+    let run_dir = data.path().join("run");
+    let locked = ManagerSetup {
+        data_dir: data.path().into(),
+        run_dir: run_dir.clone(),
+        ..plan(ManagerFlags::default(), &machine())
+    };
+    let telemetry = Telemetry::with_components(&[COMPONENT]);
+    let mut signals = ShutdownSignals::listen(START_FAILED).unwrap();
+    let keys = ManagerKeys::open(&dir, true, SystemTime::now()).unwrap();
+    member_identity::save_identity(&dir, &MemberIdentity::founder(keys.identity())).unwrap();
+    Keyring::prepare(keys.files(), &Default::default()).unwrap().commit().unwrap();
+    let state = await_unlock(&locked, &telemetry, &mut signals).await.unwrap();
+    assert!(matches!(state, LockState::Unlocked(None)), "{state:?}");
+
+    let key = UnlockKey::generate();
+    keys.lock_with(Some(&key)).unwrap();
+    assert_eq!(needed_unlock_key(data.path()).unwrap(), Some(key.id()));
+    let unlocking = async {
+        let why = ["manager: lock: locked: run `warren manager unlock` on this machine"];
+        assert_eq!(
+            (telemetry.unhealthy().await, telemetry.unready().await),
+            (why.map(str::to_owned).to_vec(), why.map(str::to_owned).to_vec())
+        );
+        let client =
+            Client::connect(&ClientTarget::Unix { socket: run_dir.join("warren.sock") }).await.unwrap();
+        client.manager_lock().unlock(&UnlockKey::generate()).await.unwrap_err();
+        client.manager_lock().unlock(&key).await.unwrap();
+    };
+    let (state, ()) = tokio::join!(await_unlock(&locked, &telemetry, &mut signals), unlocking);
+    let state = state.unwrap();
+    assert!(matches!(&state, LockState::Unlocked(Some(found)) if found.id() == key.id()), "{state:?}");
+    assert!(telemetry.unhealthy().await.is_empty());
+    assert_eq!(telemetry.unready().await, ["manager: lock: is being started"]);
 }
 
 fn dir_made(dir: &Path) -> PathBuf {

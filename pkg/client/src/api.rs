@@ -376,13 +376,15 @@ impl ClusterApi<'_> {
         self.0.unary(v1::InfoRequest {}, call).await
     }
 
-    /// Changes settings and returns the cluster after that; `version` is the expected version of the settings.
+    /// Changes settings, turns autolock on or off, and returns the cluster after that; `version` is the expected
+    /// version of the settings.
     pub async fn update(
         &self,
         change: &ClusterSettingsChange,
+        autolock: Option<bool>,
         version: Option<u64>,
     ) -> Result<v1::InfoResponse, Error> {
-        let message = v1::UpdateClusterRequest { version, settings: Some(change.into()) };
+        let message = v1::UpdateClusterRequest { version, settings: Some(change.into()), autolock };
         let call = |channel, request| async move { ClusterClient::new(channel).update(request).await };
         self.0.writing().unary(message, call).await
     }
@@ -397,6 +399,21 @@ impl ClusterApi<'_> {
     pub async fn rotate_ca(&self, ca_digest: &str) -> Result<v1::CaStatus, Error> {
         let message = v1::RotateCaRequest { ca_digest: ca_digest.to_owned() };
         let call = |channel, request| async move { ClusterClient::new(channel).rotate_ca(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
+    /// The key that unlocks managers; empty while autolock is off.
+    pub async fn unlock_key(&self) -> Result<v1::UnlockKey, Error> {
+        let call =
+            |channel, request| async move { ClusterClient::new(channel).get_unlock_key(request).await };
+        self.0.unary(v1::GetUnlockKeyRequest {}, call).await
+    }
+
+    /// Replaces the unlock key with this id, once.
+    pub async fn rotate_unlock_key(&self, id: &str) -> Result<v1::UnlockKey, Error> {
+        let message = v1::RotateUnlockKeyRequest { id: id.to_owned() };
+        let call =
+            |channel, request| async move { ClusterClient::new(channel).rotate_unlock_key(request).await };
         self.0.writing().unary(message, call).await
     }
 

@@ -58,7 +58,7 @@ pub async fn answer(client: &Client, memory: &ServerMemory, request: &DockerRequ
         ("GET", ["events"]) => events::stream(client, request).await,
         ("GET", ["swarm"]) => swarm::inspect(client).await,
         ("POST", ["swarm", operation]) => swarm::refuse(operation),
-        ("GET", ["swarm", "unlockkey"]) => swarm::refuse("unlockkey"),
+        ("GET", ["swarm", "unlockkey"]) => swarm::unlock_key(client).await,
 
         ("GET", ["nodes"]) => nodes::list(client, request).await,
         ("GET", ["nodes", node]) => nodes::inspect(client, node).await,

@@ -21,7 +21,7 @@ pub fn cluster(info: &v1::InfoResponse) -> Value {
         "Raft": {"ElectionTick": 10, "HeartbeatTick": 1, "KeepOldSnapshots": 0, "SnapshotInterval": 0},
         "Dispatcher": {"HeartbeatPeriod": HEARTBEAT},
         "CAConfig": {"NodeCertExpiry": CERTIFICATE_LIFETIME},
-        "TaskDefaults": {}, "EncryptionConfig": {"AutoLockManagers": false},
+        "TaskDefaults": {}, "EncryptionConfig": {"AutoLockManagers": info.autolock.unwrap_or_default()},
     });
     let cluster = json!({
         "ID": info.cluster_id, "Spec": spec, "TLSInfo": {}, "RootRotationInProgress": false,
@@ -38,6 +38,12 @@ pub async fn inspect(client: &Client) -> Answer {
     ok(&joined(cluster(&info), tokens))
 }
 
+/// `GET /swarm/unlockkey`. Empty while autolock is off.
+pub async fn unlock_key(client: &Client) -> Answer {
+    let key = client.cluster().unlock_key().await?;
+    ok(&json!({"UnlockKey": key.key}))
+}
+
 /// Operations on the cluster, which need the machine itself.
 pub fn refuse(operation: &str) -> Answer {
     let message = match operation {
@@ -48,7 +54,7 @@ pub fn refuse(operation: &str) -> Answer {
         }
         "leave" => "use `warren worker leave` on the machine of a worker, or `warren manager rm`",
         "update" => "use `warren cluster update`; tokens are created with `warren token create`",
-        "unlock" | "unlockkey" => "managers of Warren start without a key to unlock them",
+        "unlock" => "use `warren manager unlock` on the machine of the locked manager",
         _ => return Err(DockerError::not_found("page not found")),
     };
     let status = match operation {

@@ -137,6 +137,13 @@ impl CertificateAuthority {
         Self::parse_pem(&text).map_err(|source| FileError::Material { path: path.to_owned(), source })
     }
 
+    /// What [`CertificateAuthority::roots`] gives for the authority in such a file, also while its key is sealed.
+    pub fn load_roots(path: &Path) -> Result<Roots, FileError> {
+        let text = files::read_private(path)?;
+        let roots = roots_of(&certificate_bundle::certificates(&text));
+        roots.map_err(|source| FileError::Material { path: path.to_owned(), source })
+    }
+
     /// Writes certificate and key atomically to one file of mode 0600.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
         files::write_private(path, self.to_pem().as_bytes())
@@ -333,6 +340,17 @@ fn params(now: Duration, validity: Duration, end: Duration) -> Result<Certificat
     params.not_before = epoch + now.saturating_sub(BACKDATE);
     params.not_after = epoch + (now + validity).min(end);
     Ok(params)
+}
+
+/// The first certificate of an authority, and those that sign themselves.
+fn roots_of(certificates: &str) -> Result<Roots, MaterialError> {
+    let mut roots = String::new();
+    for (position, certificate) in pem::parse_certificates(certificates)?.iter().enumerate() {
+        if position == 0 || is_root(certificate)? {
+            roots += &pem::write_certificate(certificate);
+        }
+    }
+    Roots::parse(&roots)
 }
 
 /// Whether the certificate of an authority is signed by itself.

@@ -71,6 +71,14 @@ impl Credentials {
         Self::parse(&text).map_err(|source| FileError::Material { path: path.to_owned(), source })
     }
 
+    /// The identity in such a file, also while its key is sealed.
+    pub fn load_identity(path: &Path) -> Result<Identity, FileError> {
+        let text = files::read_private(path)?;
+        let chain = pem::parse_certificates(&certificate_bundle::certificates(&text));
+        let identity = chain.and_then(|chain| Ok(Identity::from_der(&chain[0])?));
+        identity.map_err(|source| FileError::Material { path: path.to_owned(), source })
+    }
+
     /// Writes certificate and key atomically to one file of mode 0600.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
         files::write_private(path, self.to_pem().as_bytes())

@@ -1,9 +1,13 @@
 //! A symmetric key as one line of text in a file of its own.
 //!
-//! `<mark> <format version> <key, 64 hexadecimal digits> <fingerprint, 16 of them>`
+//! | form   | line                                                                                        |
+//! |--------|---------------------------------------------------------------------------------------------|
+//! | plain  | `<mark> 1 <key, 64 hexadecimal digits> <fingerprint, 16 of them>`                           |
+//! | sealed | `<mark> 2 <nonce, ciphertext and tag, 120 digits> <fingerprint, 16> <name of the other key, 16>` |
 //!
 //! The mark says what the key is for. The fingerprint finds a damaged line, and names the key where it must not be
-//! shown.
+//! shown. A sealed key is encrypted under another key by AES-256-GCM; `warren sealed key` and the mark are
+//! authenticated with it.
 
 use std::fmt::{self, Write};
 use std::io::ErrorKind;
@@ -12,14 +16,20 @@ use std::str::FromStr;
 
 use aes_gcm::aead::Generate;
 use sha2::{Digest, Sha256};
+use warren_types::UnlockKeyId;
 use zeroize::Zeroizing;
 
-use crate::cipher::KEY;
+use crate::cipher::{Cipher, KEY, NONCE, TAG};
 use crate::files::{FileError, read_private, write_private};
 use crate::hex;
 
-/// The format version of the files that this program writes, and the latest it reads.
-const FORMAT: u32 = 1;
+/// The format version of a plain line.
+const PLAIN: u32 = 1;
+/// The format version of a sealed line, the latest that this program reads.
+const SEALED: u32 = 2;
+/// Bytes of a sealed key.
+const SEALED_KEY: usize = NONCE + KEY + TAG;
+const AAD: &[u8] = b"warren sealed key";
 
 /// Why a key cannot be had from its file. The file was not changed.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +58,27 @@ pub enum KeyFileError {
         /// The latest that is read.
         supported: u32,
     },
+    /// The key in it is sealed, and there is no other key to open it.
+    #[error(
+        "{path} is locked: run `warren manager unlock` on this machine with the unlock key of the cluster"
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is locked with another unlock key.
+    #[error(
+        "{path} is locked with the unlock key {wanted}, and the key that was given is {found}: give the one that was \
+         the cluster's when this manager ran last"
+    )]
+    WrongUnlockKey {
+        /// The file.
+        path: PathBuf,
+        /// What locks it.
+        wanted: UnlockKeyId,
+        /// What was given.
+        found: UnlockKeyId,
+    },
 }
 
 /// The first bytes of a hash of a key.
@@ -71,6 +102,18 @@ impl FromStr for KeyFingerprint {
             Some(Ok(())) => Ok(Self(bytes)),
             _ => Err(format!("{text:?} is not a fingerprint of 16 hexadecimal digits")),
         }
+    }
+}
+
+impl From<UnlockKeyId> for KeyFingerprint {
+    fn from(UnlockKeyId(id): UnlockKeyId) -> Self {
+        Self(id.to_be_bytes())
+    }
+}
+
+impl From<KeyFingerprint> for UnlockKeyId {
+    fn from(KeyFingerprint(bytes): KeyFingerprint) -> Self {
+        Self(u64::from_be_bytes(bytes))
     }
 }
 
@@ -101,16 +144,12 @@ impl StoredKey {
 
     /// The key in the file; `None` when there is no file.
     pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Option<Self>, KeyFileError> {
-        match read_private(path) {
-            Ok(text) => Self::parse(purpose, path, &text).map(Some),
-            Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        KeyLine::load(purpose, path)?.map(|line| line.into_plain(path)).transpose()
     }
 
     /// The key in a line that stands, or stood, in the file `path`.
     pub(crate) fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<Self, KeyFileError> {
-        parse(purpose, path, text)
+        parse(purpose, path, text)?.into_plain(path)
     }
 
     /// A new key, which is in no file yet.
@@ -145,7 +184,7 @@ impl StoredKey {
     pub(crate) fn line(&self) -> Zeroizing<String> {
         // Room for all of it: growing would leave a copy in freed memory.
         let mut line = Zeroizing::new(String::with_capacity(128));
-        let written = write!(line, "{} {FORMAT} ", self.purpose.magic).and_then(|()| {
+        let written = write!(line, "{} {PLAIN} ", self.purpose.magic).and_then(|()| {
             hex::digits(&self.bytes[..]).try_for_each(|digit| line.write_char(digit))?;
             writeln!(line, " {}", self.fingerprint())
         });
@@ -154,19 +193,94 @@ impl StoredKey {
     }
 }
 
-fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<StoredKey, KeyFileError> {
+/// A line as it stands in a file.
+pub(crate) enum KeyLine {
+    Plain(StoredKey),
+    Sealed(SealedKey),
+}
+
+/// A key that is sealed by another one.
+pub(crate) struct SealedKey {
+    purpose: &'static KeyPurpose,
+    sealed: [u8; SEALED_KEY],
+    fingerprint: KeyFingerprint,
+    /// Names the other key.
+    sealed_by: KeyFingerprint,
+}
+
+impl KeyLine {
+    /// What the file has; `None` when there is no file.
+    pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Option<Self>, KeyFileError> {
+        match read_private(path) {
+            Ok(text) => parse(purpose, path, &text).map(Some),
+            Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn into_plain(self, path: &Path) -> Result<StoredKey, KeyFileError> {
+        match self {
+            Self::Plain(key) => Ok(key),
+            Self::Sealed(_) => Err(KeyFileError::Locked { path: path.to_owned() }),
+        }
+    }
+}
+
+impl SealedKey {
+    pub(crate) fn seal(key: &StoredKey, cipher: &Cipher, sealed_by: KeyFingerprint) -> Self {
+        let sealed = cipher.seal_at_random(&aad(key.purpose), key.bytes());
+        let sealed: [u8; SEALED_KEY] = sealed.try_into().expect("it has a nonce, the key and a tag");
+        Self { purpose: key.purpose, sealed, fingerprint: key.fingerprint(), sealed_by }
+    }
+
+    /// The key; `None` if the cipher is not that of the key that sealed it, or the line is damaged.
+    pub(crate) fn open(&self, cipher: &Cipher) -> Option<StoredKey> {
+        let plain = cipher.open_at_random(&aad(self.purpose), &self.sealed)?;
+        let mut bytes = Zeroizing::new([0; KEY]);
+        bytes.copy_from_slice(&plain);
+        let key = StoredKey { purpose: self.purpose, bytes };
+        (key.fingerprint() == self.fingerprint).then_some(key)
+    }
+
+    /// Names the key that sealed it.
+    pub(crate) fn sealed_by(&self) -> KeyFingerprint {
+        self.sealed_by
+    }
+
+    /// Writes the line to a file; it is durable there when this returns.
+    pub(crate) fn save(&self, path: &Path) -> Result<(), FileError> {
+        let mut line = format!("{} {SEALED} ", self.purpose.magic);
+        line.extend(hex::digits(&self.sealed));
+        line += &format!(" {} {}\n", self.fingerprint, self.sealed_by);
+        write_private(path, line.as_bytes())
+    }
+}
+
+fn aad(purpose: &KeyPurpose) -> Vec<u8> {
+    [AAD, purpose.magic.as_bytes()].concat()
+}
+
+fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<KeyLine, KeyFileError> {
     let damaged = |what: &str| KeyFileError::Damaged { path: path.to_owned(), what: what.into() };
     let mut words = text.split_ascii_whitespace();
     if words.next() != Some(purpose.magic) {
         return Err(damaged(&format!("it does not begin with `{}`", purpose.magic)));
     }
     match words.next().and_then(|version| version.parse().ok()) {
-        None => return Err(damaged("it has no format version")),
-        Some(found) if found > FORMAT => {
-            return Err(KeyFileError::UnsupportedFormat { path: path.to_owned(), found, supported: FORMAT });
+        None => Err(damaged("it has no format version")),
+        Some(SEALED) => parse_sealed(purpose, words, damaged).map(KeyLine::Sealed),
+        Some(found) if found > SEALED => {
+            Err(KeyFileError::UnsupportedFormat { path: path.to_owned(), found, supported: SEALED })
         }
-        Some(_) => {}
+        Some(_) => parse_plain(purpose, words, damaged).map(KeyLine::Plain),
     }
+}
+
+fn parse_plain<'a>(
+    purpose: &'static KeyPurpose,
+    mut words: impl Iterator<Item = &'a str>,
+    damaged: impl Fn(&str) -> KeyFileError,
+) -> Result<StoredKey, KeyFileError> {
     let (Some(digits), Some(sum), None) = (words.next(), words.next(), words.next()) else {
         return Err(damaged("expected a key and its fingerprint"));
     };
@@ -181,4 +295,23 @@ fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<Stored
         return Err(damaged("the key and its fingerprint do not match"));
     }
     Ok(key)
+}
+
+fn parse_sealed<'a>(
+    purpose: &'static KeyPurpose,
+    mut words: impl Iterator<Item = &'a str>,
+    damaged: impl Fn(&str) -> KeyFileError,
+) -> Result<SealedKey, KeyFileError> {
+    let (Some(digits), Some(sum), Some(by), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(damaged("expected a sealed key, its fingerprint and the name of the key that sealed it"));
+    };
+    let wrong = || damaged("the sealed key is not of 120 hexadecimal digits");
+    let mut sealed = [0; SEALED_KEY];
+    if digits.len() != 2 * SEALED_KEY {
+        return Err(wrong());
+    }
+    hex::parse(digits.as_bytes(), &mut sealed).map_err(|_| wrong())?;
+    let fingerprint = |text: &str| text.parse::<KeyFingerprint>().map_err(|why| damaged(&why));
+    Ok(SealedKey { purpose, sealed, fingerprint: fingerprint(sum)?, sealed_by: fingerprint(by)? })
 }

@@ -35,6 +35,7 @@ mod secret_object_key;
 mod tls;
 mod token;
 mod trust;
+mod unlock_key;
 
 pub use authority::CertificateAuthority;
 pub use authority_error::AuthorityError;
@@ -65,4 +66,5 @@ pub use tls::{
 };
 pub use token::{JoinToken, TokenError};
 pub use trust::{TlsError, Trust};
+pub use unlock_key::{UnlockKey, UnlockKeyError};
 pub use warren_types::{CaDigest, ParseDigestError};

@@ -31,6 +31,14 @@ pub enum MaterialError {
     /// The key is not of a kind this crate makes.
     #[error("unusable private key, expected PKCS #8 of ECDSA P-256: {0}")]
     Key(String),
+    /// The key is sealed, and was to be read as it is.
+    #[error("the private key is locked: run `warren manager unlock` on this machine")]
+    Sealed,
+    /// The key is sealed, and does not open.
+    #[error(
+        "the private key does not open with the member key of this manager: it is damaged, or belongs elsewhere"
+    )]
+    SealedElsewhere,
     /// The key is another certificate's.
     #[error("the private key does not belong to the certificate: use the pair that was issued together")]
     KeyMismatch,

@@ -23,13 +23,16 @@
 //! chunk: `S`, the header, the chunk's number u64, whether it is the last u8, the place.
 //!
 //! This hides data from whoever comes by the log or a snapshot without the member key: a copy, a backup without it,
-//! a page of the disk that was freed. It hides nothing from whoever can read the whole directory.
+//! a page of the disk that was freed. It hides nothing from whoever can read the whole directory, unless the manager
+//! locks its keys ([`KeyFiles`]).
 
+mod key_files;
 mod keyring;
 mod member;
 mod stream;
 
 use crate::cipher::TAG;
+pub use key_files::KeyFiles;
 pub use keyring::{KeyId, Keyring, KeyringError, PreparedKeyring};
 pub use stream::SealingWriter;
 

@@ -26,7 +26,7 @@ use crate::key_file::{KeyFileError, KeyFingerprint, KeyPurpose, StoredKey};
 /// The format version that this program writes, and the only one it reads.
 const FORMAT: u8 = 1;
 const AAD: &[u8] = b"warren secret object";
-const PURPOSE: KeyPurpose =
+pub(crate) const PURPOSE: KeyPurpose =
     KeyPurpose { magic: "warren-secret-object-key", fingerprint_context: b"warren secret object key" };
 
 /// Why a secret object cannot be opened. Says nothing of what is in it.
@@ -66,6 +66,11 @@ impl SecretObjectKey {
         Ok(StoredKey::load(&PURPOSE, path)?.map(Self::new))
     }
 
+    /// A new key, which is in no file yet.
+    pub fn generate() -> Self {
+        Self::new(StoredKey::generate(&PURPOSE))
+    }
+
     /// A new key; it is durable in the file, which only its owner can read, when this returns.
     ///
     /// # Errors
@@ -96,12 +101,16 @@ impl SecretObjectKey {
         self.file.line()
     }
 
+    pub(crate) fn stored(&self) -> &StoredKey {
+        &self.file
+    }
+
     /// Names the key where it must not be shown.
     pub fn key_fingerprint(&self) -> KeyFingerprint {
         self.fingerprint
     }
 
-    fn new(key: StoredKey) -> Self {
+    pub(crate) fn new(key: StoredKey) -> Self {
         let source = hkdf::Salt::new(hkdf::HKDF_SHA256, PURPOSE.magic.as_bytes()).extract(key.bytes());
         let derived = "so short a key can be derived";
         let sealing = source.expand(&[b"seal"], hkdf::HKDF_SHA256).expect(derived);

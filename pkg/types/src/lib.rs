@@ -8,6 +8,7 @@
 
 pub mod admission_policy;
 pub mod assignment;
+pub mod autolock;
 pub mod boxed_default;
 pub mod ca;
 mod canonical_image;
@@ -47,6 +48,7 @@ pub use assignment::{
     Assignment, AssignmentVersion, LOG_RETENTION, MAX_REPORTED_IMAGES, MAX_REPORTED_VOLUMES, NodeSettings,
     RetainedLog, TaskAssignment, TaskReport, VolumeAssignment,
 };
+pub use autolock::{ParseUnlockKeyIdError, SealedUnlockKey, UnlockKeyId};
 pub use boxed_default::BoxedDefault;
 pub use ca::{CaDigest, CaHolder, CaPhase, CaRotation, MAX_PREDECESSORS, ParseDigestError};
 pub use canonical_image::CanonicalImage;

@@ -1,4 +1,4 @@
-//! Secrets, configs and credentials: references in specs, and metadata. Callers convert their data.
+//! Secrets, configs and credentials: references in specs, and metadata. Callers convert their data, which is not shown.
 
 use std::fmt;
 use std::str::FromStr;
@@ -83,6 +83,15 @@ macro_rules! debug_without_data {
     )*};
 }
 
+/// As `#[derive(Debug)]`, without the key.
+impl fmt::Debug for v1::UnlockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key: _, id, pending_managers } = self;
+        let mut shown = f.debug_struct("UnlockKey");
+        shown.field("id", id).field("pending_managers", pending_managers).finish_non_exhaustive()
+    }
+}
+
 debug_without_data! {
     CreateSecretObjectRequest { id, kind, name, labels }
     UpdateSecretObjectRequest { kind, reference, version }
@@ -117,7 +126,8 @@ mod tests {
         let create = v1::CreateSecretObjectRequest { name, data: data.clone(), ..Default::default() };
         let update = v1::UpdateSecretObjectRequest { data: data.clone(), ..Default::default() };
         let read = v1::SecretObjectData { version_number: 3, data };
-        let shown = format!("{create:?} {update:?} {read:?}");
+        let key = v1::UnlockKey { key: "hunter2".to_owned(), id: "7".to_owned(), ..Default::default() };
+        let shown = format!("{key:?} {create:?} {update:?} {read:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("104, 117"), "{shown}");
         assert!(shown.ends_with("SecretObjectData { version_number: 3, data: 7 bytes }"), "{shown}");
         assert!(shown.contains("\"db\""), "{shown}");

@@ -3,8 +3,8 @@
 use prost::bytes;
 use warren_types::{
     Bytes, CaHolder, CaRotation, FailureOutcome, LoginToken, Member, Network, Node, ReleasedVolume,
-    RolloutFailure, RolloutKind, RolloutRecord, SealedData, SecretObject, Timestamp, Token, User, Violation,
-    Violations, Volume,
+    RolloutFailure, RolloutKind, RolloutRecord, SealedData, SealedUnlockKey, SecretObject, Timestamp, Token,
+    User, Violation, Violations, Volume,
 };
 
 use super::fields::FieldReader;
@@ -33,6 +33,7 @@ wire_structs! {
     RolloutRecord as StoredRollout {
         good_revision, is_rollback: kind, resumed_at, updated, updated_at, failures, image_reason
     };
+    SealedUnlockKey as StoredUnlockKey { id, sealed };
     SecretObject as StoredSecretObject { id, kind, name, version, created_at, updated_at, labels, versions };
     LoginToken as StoredLoginToken { hash, expires_at, used_by };
     User as StoredUser { id, name, role, version, created_at, expires_at, login, keys by user_keys };

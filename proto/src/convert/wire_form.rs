@@ -12,8 +12,8 @@ use warren_types::{
     AssignmentVersion, Bytes, CaDigest, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
     ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeLabel,
     NodeName, PublicKeyHash, Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal,
-    Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, UserId, UserName, Violation,
-    Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
+    Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, UnlockKeyId, UserId, UserName,
+    Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};
@@ -196,7 +196,7 @@ macro_rules! optional_texts {
 
 optional_texts! { CaDigest ImageDigest Ipv4Addr ManagerAddress NodeId NodeLabel Signal String WireGuardKey }
 
-/// Numbers with a unit.
+/// Numbers with a unit, or that name something.
 macro_rules! numbers {
     ($($type:ident)*) => {$(
         impl WireForm<u64> for $type {
@@ -211,7 +211,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers! { Bytes MilliCpu Timestamp }
+numbers! { Bytes MilliCpu Timestamp UnlockKeyId }
 
 impl WireForm<u64> for Duration {
     fn to_wire(&self) -> u64 {

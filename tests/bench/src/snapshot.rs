@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use warren_core::{Command, FEATURE_LEVEL, NewTask, schedule_with_limit};
 use warren_log::{DataDir, LogEngine};
+use warren_security::seal::KeyFiles;
 use warren_store::Store;
 use warren_store::raft::open::{DriverExit, GroupConfig, OpenedStore, ReplicaTuning, open_store};
 use warren_store::raft::snapshot::SnapshotThresholds;
@@ -132,7 +133,7 @@ impl SnapshotBench {
         let (data_dir, stop) = (DataDir::open(&self.directory)?, CancellationToken::new());
         let OpenedStore { store, driver_exit: ended, .. } = open_store(
             data_dir,
-            &path,
+            &KeyFiles::open(&path, None)?,
             (LogEngine::Redb, OWNER),
             tuning,
             GroupConfig::single(),

@@ -29,7 +29,7 @@ async fn show(global: &GlobalArgs) -> Result<(), CommandError> {
 async fn set(global: &GlobalArgs, policy: AdmissionPolicy, what: &str) -> Result<(), CommandError> {
     let client = connect(global, what).await?;
     let change = ClusterSettingsChange { admission_policy: Some(policy), ..ClusterSettingsChange::default() };
-    client.cluster().update(&change, None).await.map_err(|error| from_client(what, error))?;
+    client.cluster().update(&change, None, None).await.map_err(|error| from_client(what, error))?;
     eprintln!("admission policy set");
     Ok(())
 }

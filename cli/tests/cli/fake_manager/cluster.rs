@@ -33,7 +33,19 @@ impl FakeState {
             cluster_id: "c1".into(),
             ca_digest: "ab".repeat(32),
             settings: Some((&self.settings).into()),
+            autolock: Some(self.unlock_keys.1),
             ..Default::default()
+        }
+    }
+
+    fn unlock_key(&self) -> v1::UnlockKey {
+        match self.unlock_keys {
+            (_, false) => v1::UnlockKey::default(),
+            (number, true) => v1::UnlockKey {
+                key: format!("WARREN-UNLOCK-1-key-{number}"),
+                id: number.to_string(),
+                pending_managers: if number > 1 { vec!["m3".to_owned()] } else { Vec::new() },
+            },
         }
     }
 }
@@ -106,7 +118,12 @@ impl v1::cluster_server::Cluster for FakeApi {
         request: Request<v1::UpdateClusterRequest>,
     ) -> Result<Response<v1::InfoResponse>, Status> {
         let mut state = self.0.lock().unwrap();
-        let change = request.into_inner().settings.unwrap();
+        let v1::UpdateClusterRequest { settings, autolock, .. } = request.into_inner();
+        if let Some(is_on) = autolock {
+            let (number, was_on) = state.unlock_keys;
+            state.unlock_keys = (number + usize::from(is_on && !was_on), is_on);
+        }
+        let change = settings.unwrap();
         let change = warren_proto::convert::read_field("settings", change).unwrap();
         let updated = state.settings.changed(&change).map_err(Problem::from)?;
         state.settings = updated;
@@ -131,6 +148,23 @@ impl v1::cluster_server::Cluster for FakeApi {
         assert_eq!(request.into_inner().ca_digest, "ab".repeat(32));
         state.ca_phase = Some(v1::CaPhase::Managers.into());
         Ok(Response::new(state.ca_status()))
+    }
+
+    async fn get_unlock_key(
+        &self,
+        _: Request<v1::GetUnlockKeyRequest>,
+    ) -> Result<Response<v1::UnlockKey>, Status> {
+        Ok(Response::new(self.0.lock().unwrap().unlock_key()))
+    }
+
+    async fn rotate_unlock_key(
+        &self,
+        request: Request<v1::RotateUnlockKeyRequest>,
+    ) -> Result<Response<v1::UnlockKey>, Status> {
+        let mut state = self.0.lock().unwrap();
+        assert_eq!(request.into_inner().id, state.unlock_key().id);
+        state.unlock_keys.0 += 1;
+        Ok(Response::new(state.unlock_key()))
     }
 
     async fn list_background_tasks(

@@ -12,7 +12,7 @@ use warren_proto::v1;
 use warren_store::PublishedState;
 use warren_store::durability;
 use warren_store::state_comparison::{self, StateDivergence};
-use warren_types::{Member, MemberId, Suffrage};
+use warren_types::{Member, MemberId, Suffrage, UnlockKeyId};
 
 use crate::Api;
 use crate::nodes::manager_node;
@@ -79,7 +79,20 @@ impl Api {
                 .iter()
                 .map(|it| v1::StateDigest { index: it.index, value: it.value })
                 .collect(),
+            unlock_key_id: match self.key_files.is_complete() {
+                true => self.key_files.unlock_key().map(|UnlockKeyId(id)| id),
+                false => Some(0),
+            },
         }
+    }
+
+    /// Names of the managers whose keys are not locked with this key: they have not applied the change yet, or do not
+    /// answer.
+    pub(crate) async fn managers_not_locked_with(&self, state: &State, key: UnlockKeyId) -> Vec<String> {
+        let statuses = self.manager_statuses(state).await;
+        let is_locked = |member: MemberId| statuses.unlock_key(member) == Some(Some(key));
+        let others = state.members().filter(|member| !member.removing && !is_locked(member.member_id));
+        others.map(|member| member.name.to_string()).collect()
     }
 
     /// Starts the periodic comparison of the state digests of all managers.
@@ -108,6 +121,11 @@ impl ManagerStatuses {
     /// No manager was queried.
     pub fn not_queried() -> Self {
         Self::default()
+    }
+
+    /// The unlock key of the manager, if it replied.
+    fn unlock_key(&self, member: MemberId) -> Option<Option<UnlockKeyId>> {
+        self.replies.get(&member).map(|reply| reply.unlock_key_id.map(UnlockKeyId))
     }
 
     /// The newest term in the replies.
@@ -171,6 +189,16 @@ impl ManagerStatuses {
             removing: member.removing,
             sessions: reply.map_or(0, |reply| reply.sessions),
             node: manager_node(state, member).map(|node| node.name.to_string()).unwrap_or_default(),
+            autolock: self.autolock(state, member.member_id).to_owned(),
+        }
+    }
+
+    fn autolock(&self, state: &State, member: MemberId) -> &'static str {
+        match (state.unlock_key().map(|key| key.id), self.unlock_key(member)) {
+            (_, None) => "",
+            (None, Some(None)) => "off",
+            (Some(wanted), Some(Some(found))) if wanted == found => "on",
+            _ => "pending",
         }
     }
 

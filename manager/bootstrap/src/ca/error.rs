@@ -58,9 +58,9 @@ pub enum CaError {
         /// The cause.
         why: String,
     },
-    /// The secret object key cannot be read.
+    /// The member key or the secret object key cannot be read, or the keys are locked.
     #[error(transparent)]
-    SecretObjectKey(#[from] KeyFileError),
+    KeyFile(#[from] KeyFileError),
     /// The secret object key is missing, but sealed objects may exist.
     #[error(
         "{0} is missing, and without it none of the cluster's secrets, configs and credentials can be read: \

@@ -59,7 +59,7 @@ fn certificate_from_future_is_reissued() {
     drop(keys);
     let keys = ManagerKeys::open(dir.path(), false, now).unwrap();
     let authority = keys.authority.load();
-    let ahead = CertificateIssuer::new(dir.path(), &authority, now + DAY);
+    let ahead = CertificateIssuer::new(keys.files(), &authority, now + DAY);
     for file in files {
         ahead.renew(file, &Credentials::load(&dir.path().join(file)).unwrap()).unwrap();
     }
@@ -329,4 +329,68 @@ fn name_is_reused_only_after_data_loss() {
     state.apply(1, 13, &join(23, "m1", "10.0.0.1"));
     assert_eq!(state.member(3).and_then(|member| member.replaces), Some(1));
     assert_eq!(node_of(&state, 3, "m1", "other"), seven);
+}
+
+/// A manager with an agent and a member key, as one that runs has it.
+fn running(dir: &Path) -> (ManagerKeys, MemberIdentity) {
+    let now = SystemTime::now();
+    let keys = ManagerKeys::open(dir, true, now).unwrap();
+    let identity = MemberIdentity::founder(keys.identity());
+    member_identity::save_identity(dir, &identity).unwrap();
+    keys.ensure_agent(|| Ok(None), now).unwrap();
+    warren_security::seal::Keyring::prepare(keys.files(), &Default::default()).unwrap().commit().unwrap();
+    (keys, identity)
+}
+
+/// The files with a private key that everybody can read.
+fn plain_keys(dir: &Path) -> Vec<&'static str> {
+    let is_plain = |file: &&str| {
+        let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
+        text.contains("BEGIN PRIVATE KEY") || text.contains("-key 1 ")
+    };
+    let files = [AUTHORITY_FILE, MANAGER_FILE, ADMIN_FILE, NODE_FILE, SECRET_OBJECT_KEY_FILE, "member.key"];
+    files.into_iter().filter(is_plain).collect()
+}
+
+#[test]
+fn keys_are_locked_and_stay_so_when_they_are_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keys, identity) = running(dir.path());
+    assert_eq!(plain_keys(dir.path()).len(), 6);
+    let unlock_key = UnlockKey::generate();
+    for _ in 0..2 {
+        keys.lock_with(Some(&unlock_key)).unwrap();
+        assert_eq!(plain_keys(dir.path()), [""; 0]);
+    }
+    keys.renew(SystemTime::now() + 80 * DAY, 0).unwrap();
+    assert_eq!(plain_keys(dir.path()), [""; 0]);
+    let refused = ManagerKeys::open(dir.path(), false, SystemTime::now()).unwrap_err();
+    assert!(refused.to_string().contains("`warren manager unlock`"), "{refused}");
+    let files = KeyFiles::open(dir.path(), Some(&unlock_key)).unwrap();
+    let (again, _) = ManagerKeys::prepare(files, false, SystemTime::now()).unwrap();
+    assert_eq!((again.identity(), again.id), (identity.certificate_identity, keys.id));
+    again.lock_with(None).unwrap();
+    assert_eq!(plain_keys(dir.path()).len(), 6);
+    ManagerKeys::open(dir.path(), false, SystemTime::now()).unwrap();
+}
+
+#[test]
+fn removed_manager_keeps_the_key_of_its_node_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keys, identity) = running(dir.path());
+    let unlock_key = UnlockKey::generate();
+    keys.lock_with(Some(&unlock_key)).unwrap();
+    assert!(load_agent(dir.path(), None).is_err());
+    let node = agent(&keys).credentials;
+    let with_key = load_agent(dir.path(), Some(&unlock_key)).unwrap().unwrap().0;
+    assert_eq!(with_key.identity(), node.identity());
+    for _ in 0..2 {
+        keys.mark_removed(&identity).unwrap();
+        // A change of autolock that arrives late changes nothing.
+        keys.lock_with(Some(&UnlockKey::generate())).unwrap();
+        assert_eq!(plain_keys(dir.path()), [NODE_FILE]);
+        let (left, roots) = load_agent(dir.path(), None).unwrap().unwrap();
+        assert_eq!(left.identity(), node.identity());
+        assert_eq!(roots.digests(), keys.trust.roots().digests());
+    }
 }

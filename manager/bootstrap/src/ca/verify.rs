@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use warren_core::State;
-use warren_security::{
-    CertificateAuthority, Credentials, FileError, Identity, KeyFingerprint, Role, SecretObjectKey,
-};
+use warren_security::seal::KeyFiles;
+use warren_security::{FileError, Identity, KeyFingerprint, Role, SecretObjectKey};
 
 use super::super::member_identity::{
     self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, MemberIdentity, NODE_FILE,
@@ -13,17 +12,18 @@ use super::super::member_identity::{
 };
 use super::error::CaError;
 
-/// Checks that the files in `dir` belong to this manager. Changes nothing.
-pub(super) fn verify(dir: &Path, identity: &MemberIdentity) -> Result<(), CaError> {
-    verify_certificates(dir, identity)?;
-    verify_secret_object_key(dir, identity.certificate_identity.secret_object_key)
+/// Checks that the files belong to this manager. Changes nothing.
+pub(super) fn verify(files: &KeyFiles, identity: &MemberIdentity) -> Result<(), CaError> {
+    verify_certificates(files, identity)?;
+    verify_secret_object_key(files, identity.certificate_identity.secret_object_key)
 }
 
 /// As `verify`, for the certificates only. Reissuable ones may be missing.
 ///
 /// # Errors
 /// [`CaError`].
-pub fn verify_certificates(dir: &Path, identity: &MemberIdentity) -> Result<(), CaError> {
+pub fn verify_certificates(files: &KeyFiles, identity: &MemberIdentity) -> Result<(), CaError> {
+    let dir = files.dir();
     let CertificateIdentity { cluster, manager, secret_object_key: _ } = identity.certificate_identity;
     let desired = Identity::new(cluster.to_string(), Role::Manager, manager.to_string())?;
     let other = |path: PathBuf, found: String| {
@@ -34,7 +34,7 @@ pub fn verify_certificates(dir: &Path, identity: &MemberIdentity) -> Result<(), 
     if !path.exists() {
         return Err(CaError::AuthorityMissing(path));
     }
-    let authority = CertificateAuthority::load(&path)?;
+    let authority = files.authority(AUTHORITY_FILE)?;
     if authority.cluster() != desired.cluster() {
         return other(path, format!("cluster {}", authority.cluster()));
     }
@@ -42,7 +42,7 @@ pub fn verify_certificates(dir: &Path, identity: &MemberIdentity) -> Result<(), 
     if !path.exists() {
         return Err(CaError::ManagerMissing(path));
     }
-    let shown = Credentials::load(&path)?;
+    let shown = files.credentials(MANAGER_FILE)?;
     if *shown.identity() != desired {
         return other(path, shown.identity().to_string());
     }
@@ -52,18 +52,25 @@ pub fn verify_certificates(dir: &Path, identity: &MemberIdentity) -> Result<(), 
             why: format!("{AUTHORITY_FILE} did not issue it: {why}"),
         });
     }
-    check_reissuable(&dir.join(ADMIN_FILE), &desired, Role::User, None)?;
-    check_reissuable(&dir.join(NODE_FILE), &desired, Role::Worker, identity.node.map(|node| node.to_string()))
+    check_reissuable(files, ADMIN_FILE, &desired, (Role::User, None))?;
+    let node = identity.node.map(|node| node.to_string());
+    check_reissuable(files, NODE_FILE, &desired, (Role::Worker, node))
 }
 
 /// Checks a certificate that may be missing: it must have the same cluster as `manager`, this role, and this
 /// id if one is given.
-fn check_reissuable(path: &Path, manager: &Identity, role: Role, id: Option<String>) -> Result<(), CaError> {
+fn check_reissuable(
+    files: &KeyFiles,
+    file: &str,
+    manager: &Identity,
+    (role, id): (Role, Option<String>),
+) -> Result<(), CaError> {
+    let path = files.dir().join(file);
     if !path.exists() {
         return Ok(());
     }
-    let unusable = |why: String| CaError::Reissuable { path: path.to_owned(), why };
-    let found = match Credentials::load(path) {
+    let unusable = |why: String| CaError::Reissuable { path: path.clone(), why };
+    let found = match files.credentials(file) {
         // The key may have been read by others, which must be reported.
         Err(error @ FileError::InsecureMode { .. }) => return Err(error.into()),
         found => found.map_err(|error| unusable(error.to_string()))?,
@@ -78,31 +85,37 @@ fn check_reissuable(path: &Path, manager: &Identity, role: Role, id: Option<Stri
     Ok(())
 }
 
-/// Checks that the secret object key in `dir` has this fingerprint.
+/// Checks that the secret object key has this fingerprint.
 ///
 /// # Errors
-/// [`CaError::SecretObjectKeyMissing`], [`CaError::SecretObjectKeyReplaced`], [`CaError::SecretObjectKey`].
-pub fn verify_secret_object_key(dir: &Path, desired: KeyFingerprint) -> Result<(), CaError> {
-    let path = dir.join(SECRET_OBJECT_KEY_FILE);
-    match SecretObjectKey::load(&path)?.map(|key| key.key_fingerprint()) {
+/// [`CaError::SecretObjectKeyMissing`], [`CaError::SecretObjectKeyReplaced`], [`CaError::KeyFile`].
+pub fn verify_secret_object_key(files: &KeyFiles, desired: KeyFingerprint) -> Result<(), CaError> {
+    let path = files.dir().join(SECRET_OBJECT_KEY_FILE);
+    match files.secret_object_key(SECRET_OBJECT_KEY_FILE)?.map(|key| key.key_fingerprint()) {
         None => Err(CaError::SecretObjectKeyMissing(path)),
         Some(found) if found == desired => Ok(()),
         Some(found) => Err(CaError::SecretObjectKeyReplaced { path, found, wanted: desired }),
     }
 }
 
-/// The secret object key in `dir`, or a new one: for the only manager of a cluster without secret objects,
-/// where the key does not matter.
+/// The secret object key, or a new one: for the only manager of a cluster without secret objects, where the key does
+/// not matter.
 ///
 /// # Errors
 /// [`CaError`].
-pub fn ensure_secret_object_key(dir: &Path) -> Result<KeyFingerprint, CaError> {
-    let path = dir.join(SECRET_OBJECT_KEY_FILE);
-    let key = match SecretObjectKey::load(&path)? {
+pub fn ensure_secret_object_key(files: &KeyFiles) -> Result<KeyFingerprint, CaError> {
+    let key = match files.secret_object_key(SECRET_OBJECT_KEY_FILE)? {
         Some(key) => key,
-        None => SecretObjectKey::create(&path)?,
+        None => create_secret_object_key(files)?,
     };
     Ok(key.key_fingerprint())
+}
+
+/// A new secret object key in its file.
+pub(super) fn create_secret_object_key(files: &KeyFiles) -> Result<SecretObjectKey, FileError> {
+    let key = SecretObjectKey::generate();
+    files.save_secret_object_key(SECRET_OBJECT_KEY_FILE, &key)?;
+    Ok(key)
 }
 
 /// Checks that `key`, which is in `dir`, decrypts the secret objects in `state`.

@@ -62,11 +62,11 @@ fn saved_identity(dir: &Path) -> MemberIdentity {
 fn state_of(dir: &Path) -> (State, StoredLog) {
     let loaded =
         warren_log::open(dir, LogEngine::Redb, saved_identity(dir).log_owner()).unwrap().load().unwrap();
-    (replay(dir, loaded.clone()).unwrap().0, loaded)
+    (replay(&KeyFiles::open(dir, None).unwrap(), loaded.clone()).unwrap().0, loaded)
 }
 
 fn force(data: &Path) -> Result<ForceNewClusterOutcome, ForceNewClusterError> {
-    force_new_cluster(data, LogEngine::Redb, contact(), SystemTime::now())
+    force_new_cluster(data, LogEngine::Redb, None, contact(), SystemTime::now())
 }
 
 #[test]
@@ -173,7 +173,10 @@ fn secret_object_key_is_needed_until_the_new_authority_is_in_its_file() {
         certificate: next.certificate_pem().to_owned(),
         at: AT,
     });
-    let unneeded = |dir: &Path| needs_no_secret_object_key(dir, LogEngine::Redb, &saved_identity(dir));
+    let unneeded = |dir: &Path| {
+        let files = KeyFiles::open(dir, None).unwrap();
+        needs_no_secret_object_key(&files, LogEngine::Redb, &saved_identity(dir))
+    };
     let dir = stopped_manager(data.path(), vec![registered(1), begin], 4, &[1]);
     assert!(!unneeded(&dir), "the new authority is sealed with it");
     next.save(&dir.join(AUTHORITY_FILE)).unwrap();

@@ -141,7 +141,7 @@ fn removed_manager_keeps_no_cluster_key() {
         for file in [AUTHORITY_FILE, ADMIN_FILE, SECRET_OBJECT_KEY_FILE] {
             assert!(!dir.path().join(file).exists(), "{file}");
         }
-        let (_, trusted) = crate::ca::load_agent(dir.path()).unwrap().expect("it has a node to clear");
+        let (_, trusted) = crate::ca::load_agent(dir.path(), None).unwrap().expect("it has a node to clear");
         assert_eq!(trusted.pem(), roots.pem());
     }
 }

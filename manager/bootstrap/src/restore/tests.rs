@@ -93,6 +93,27 @@ fn restored_cluster_has_no_tokens() {
 }
 
 #[test]
+fn restored_cluster_has_autolock_off() {
+    use warren_security::UnlockKey;
+
+    let data = tempfile::tempdir().unwrap();
+    let mut sample = BackupFixture::new();
+    let AppliedIndex { term, index } = sample.state.applied();
+    let (cluster, at) = (sample.state.cluster().unwrap().id, sample.state.clock());
+    let key = UnlockKey::generate();
+    let sealed = crate::autolock::seal_unlock_key(&sample.secret_object_key, cluster, &key);
+    let command = KeyCommand::SetUnlockKey { key: Some(sealed), replaces: None, at };
+    sample.state.apply(term, index + 1, &Command::Key(command));
+    assert_eq!(sample.state.unlock_key().map(|sealed| sealed.id), Some(key.id()));
+    restored(data.path(), &sample).unwrap();
+    let dir = data.path().join("manager");
+    let (state, _) = stored(&dir);
+    assert_eq!(state.unlock_key(), None);
+    assert_eq!(warren_security::seal::KeyFiles::locked_with(&dir).unwrap(), None);
+    state.check().unwrap();
+}
+
+#[test]
 fn existing_manager_is_not_overwritten() {
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().join("manager");

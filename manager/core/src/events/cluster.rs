@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use warren_types::{AdmissionPolicy, MemberId};
+use warren_types::{AdmissionPolicy, MemberId, UnlockKeyId};
 
 use super::{Comparison, EventAction, FieldChanges, ObjectEvent, action_of};
 use crate::state::{Cluster, ObjectKind};
@@ -59,6 +59,9 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
     if from.admission_policy != to.admission_policy {
         compare_policies(changes, &from.admission_policy, &to.admission_policy);
     }
+    let unlock_key = |cluster: &Cluster| cluster.unlock_key.as_ref().map(|key| key.id);
+    let shown = |id: &Option<UnlockKeyId>| id.map_or("off".to_owned(), |id| format!("on, unlock key {id}"));
+    changes.compare("autolock", unlock_key(before), unlock_key(after), shown);
     let (from, to) = (&from.verification, &to.verification);
     changes.compare("verification.enabled", from.enabled, to.enabled, bool::to_string);
     changes.compare("verification.removeAfter", from.remove_after, to.remove_after, u32::to_string);

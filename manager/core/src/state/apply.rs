@@ -8,6 +8,7 @@ mod ca_rotation;
 mod cluster;
 mod image;
 mod incarnation;
+mod key;
 mod member;
 mod network;
 mod node;
@@ -169,6 +170,7 @@ impl State {
             }
             Command::SetNodeKey { id, key, .. } => node::set_key(self, entry, *id, *key),
             Command::Ca(command) => ca_rotation::execute(self, entry, command),
+            Command::Key(command) => key::execute(self, entry, command),
             Command::JoinNode { hash, id, name, description, taints, .. } => {
                 token::join(self, entry, *hash, *id, name, (description, taints))
             }

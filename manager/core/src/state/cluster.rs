@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use warren_types::{CaRotation, ClusterId, ClusterSettings, Timestamp, Violations};
+use warren_types::{CaRotation, ClusterId, ClusterSettings, SealedUnlockKey, Timestamp, Violations};
 
 /// Default prefix length of a node's subnet: 253 tasks per node.
 const DEFAULT_NODE_PREFIX: u8 = 24;
@@ -39,6 +39,8 @@ pub struct Cluster {
     pub settings: ClusterSettings,
     /// The newest replacement of the certificate authority; `None` if it is the one that was created with the cluster.
     pub ca_rotation: Option<Arc<CaRotation>>,
+    /// What managers lock the keys on their disks with; `None` while autolock is off.
+    pub unlock_key: Option<Arc<SealedUnlockKey>>,
 }
 
 impl Cluster {
@@ -53,6 +55,7 @@ impl Cluster {
             version: 0,
             settings: ClusterSettings::default(),
             ca_rotation: None,
+            unlock_key: None,
         }
     }
 

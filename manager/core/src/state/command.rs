@@ -1,6 +1,7 @@
 //! All writes, as proposed. Commands are deltas, contain everything they need, and are idempotent.
 
 mod ca;
+mod key;
 mod new_task;
 mod rollout_step;
 mod timing;
@@ -17,7 +18,7 @@ use warren_types::{
     VolumeName,
 };
 
-pub use self::{ca::CaCommand, new_task::NewTask, rollout_step::RolloutStep};
+pub use self::{ca::CaCommand, key::KeyCommand, new_task::NewTask, rollout_step::RolloutStep};
 use super::volume::{HeldVolumes, VolumeData};
 
 /// A write. `at` is the leader's clock, clamped so that time never decreases. `term`, where there is one, is that of
@@ -366,6 +367,8 @@ pub enum Command {
     },
     /// Replaces the certificate authority.
     Ca(CaCommand),
+    /// Changes other keys of the cluster.
+    Key(KeyCommand),
     /// A host joins with a token, and uses it once, since its id is derived from its key. Response: `Node`.
     JoinNode {
         /// Hash of the token's secret.
@@ -465,8 +468,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// The volumes whose data a node has. Data that no volume has gets a released volume; a released volume
-    /// without data is deleted. Response: `Done`.
+    /// What data of volumes a node has: adds released volumes, deletes those whose data is gone. Response: `Done`.
     ReportVolumes {
         /// The node.
         node: NodeId,
@@ -537,8 +539,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// A manager registers itself at its start. The first one in a cluster creates the first record, as a voter;
-    /// after that a manager is known by its id in the raft group and that in its certificate. Response: `Member`.
+    /// A manager registers itself at its start; the first one of a cluster creates its own record. Response: `Member`.
     RegisterMember {
         /// Its id in the raft group.
         member: MemberId,
@@ -582,8 +583,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// Marks a manager: it leaves the raft group, then its record is deleted. Rejected if no voter would be
-    /// left. Response: `Member`; `Done` if the manager does not exist.
+    /// A manager leaves the raft group. Rejected if no voter would be left. Response: `Member`; `Done` if it is gone.
     RemoveMember {
         /// The manager.
         member: MemberId,

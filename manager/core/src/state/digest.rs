@@ -20,8 +20,8 @@ use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
     AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id,
-    RareTaskFields, Revision, Service, Task, TaskExit, TaskId, TaskStatus, TaskStatusDetails, UserNamespace,
-    VerificationSettings,
+    RareTaskFields, Revision, SealedData, SealedUnlockKey, Service, Task, TaskExit, TaskId, TaskStatus,
+    TaskStatusDetails, UserNamespace, VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -155,6 +155,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
                 default_user_namespace,
             },
         ca_rotation,
+        unlock_key,
     } = cluster;
     // Clusters from before this setting have its default.
     let is_default = *max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -183,7 +184,9 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let known = extension(known, 5, ca_rotation.as_deref().map_or(0, self::ca_rotation));
     let is_default = *admission_policy == AdmissionPolicy::default();
     let policy = if is_default { 0 } else { spec(HashKind::AdmissionPolicy, admission_policy) };
-    extension(extension(known, 6, policy), 9, user_namespace_word(*default_user_namespace))
+    let known = extension(known, 6, policy);
+    let known = extension(known, 7, unlock_key.as_deref().map_or(0, self::unlock_key));
+    extension(known, 9, user_namespace_word(*default_user_namespace))
 }
 
 fn user_namespace_word(namespace: UserNamespace) -> u64 {
@@ -193,6 +196,14 @@ fn user_namespace_word(namespace: UserNamespace) -> u64 {
     }
 }
 
+fn unlock_key(SealedUnlockKey { id, sealed }: &SealedUnlockKey) -> u64 {
+    list([id.0].into_iter().chain(sealed_data(sealed)))
+}
+
+fn sealed_data(SealedData { size, fingerprint, sealed }: &SealedData) -> [u64; 3] {
+    [u64::from(*size), xxh3_64(fingerprint), xxh3_64(sealed)]
+}
+
 fn ca_rotation(rotation: &CaRotation) -> u64 {
     let CaRotation { digest, sealed, predecessors, phase, began_at, managers, nodes, keys } = rotation;
     let phase = match phase {
@@ -200,11 +211,12 @@ fn ca_rotation(rotation: &CaRotation) -> u64 {
         CaPhase::Nodes => 2,
         CaPhase::Complete => 3,
     };
+    let [size, fingerprint, sealed] = sealed_data(sealed);
     let words = [
         xxh3_64(digest.as_bytes()),
-        u64::from(sealed.size),
-        xxh3_64(&sealed.fingerprint),
-        xxh3_64(&sealed.sealed),
+        size,
+        fingerprint,
+        sealed,
         list(predecessors.iter().map(|certificate| text(certificate))),
         phase,
         began_at.0,

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    Assignment, AssignmentVersion, Id, Node, NodeId, NodeName, NodeSettings, RetainedLog, Service, ServiceId,
-    ServiceMode, ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment,
-    VolumeName,
+    Assignment, AssignmentVersion, Id, Node, NodeId, NodeName, NodeSettings, RetainedLog, SealedUnlockKey,
+    Service, ServiceId, ServiceMode, ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId,
+    VolumeAssignment, VolumeName,
 };
 
 pub use self::users::KeyHolder;
@@ -27,6 +27,11 @@ pub const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
 pub const SYNC_PERIOD: Duration = Duration::from_secs(3);
 
 impl State {
+    /// What managers lock the keys on their disks with; `None` while autolock is off.
+    pub fn unlock_key(&self) -> Option<&SealedUnlockKey> {
+        self.cluster.as_ref()?.unlock_key.as_deref()
+    }
+
     /// Services by name, from the first after `last`; all of them for `None`. `take` a page, and continue
     /// from its last name.
     pub fn services_after<'a>(

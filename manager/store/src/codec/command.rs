@@ -1,7 +1,7 @@
 //! Commands.
 
 use warren_core::state::{HeldVolumes, VolumeData};
-use warren_core::{CaCommand, Command, NewTask, RolloutStep};
+use warren_core::{CaCommand, Command, KeyCommand, NewTask, RolloutStep};
 use warren_proto::convert::{WireForm, read_field};
 use warren_proto::v1;
 use warren_proto::v1::advance_rollout::Step;
@@ -33,6 +33,7 @@ macro_rules! commands {
                     at: at.to_wire(),
                 }),
                 Command::Ca(command) => wire_ca_command(command),
+                Command::Key(command) => wire_key_command(command),
                 Command::RemoveVolume { id, purge, data, at } => {
                     let (data, size_bytes) = wire_volume_data(*data);
                     let (id, purge, at) = (id.to_wire(), *purge, at.to_wire());
@@ -84,6 +85,11 @@ macro_rules! commands {
                 Wire::RecordCaRenewal(w) => Command::Ca(CaCommand::RecordRenewal {
                     digest: read_field("digest", w.digest)?,
                     holder: read_field("holder", w.holder)?,
+                    at: Timestamp(w.at),
+                }),
+                Wire::SetUnlockKey(w) => Command::Key(KeyCommand::SetUnlockKey {
+                    key: read_field("key", w.key)?,
+                    replaces: read_field("replaces", w.replaces)?,
                     at: Timestamp(w.at),
                 }),
                 Wire::RemoveVolume(w) => Command::RemoveVolume {
@@ -173,6 +179,16 @@ fn wire_ca_command(command: &CaCommand) -> Wire {
         CaCommand::RecordRenewal { digest, holder, at } => Wire::RecordCaRenewal(v1::RecordCaRenewal {
             digest: digest.to_wire(),
             holder: holder.to_wire(),
+            at: at.to_wire(),
+        }),
+    }
+}
+
+fn wire_key_command(command: &KeyCommand) -> Wire {
+    match command {
+        KeyCommand::SetUnlockKey { key, replaces, at } => Wire::SetUnlockKey(v1::SetUnlockKey {
+            key: key.to_wire(),
+            replaces: replaces.to_wire(),
             at: at.to_wire(),
         }),
     }

@@ -170,6 +170,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.verification = or_default::to_wire(&cluster.settings.verification);
         stored.admission_policy = or_default::to_wire(&cluster.settings.admission_policy);
         stored.ca_rotation = cluster.ca_rotation.to_wire();
+        stored.unlock_key = cluster.unlock_key.to_wire();
         stored.default_user_namespace = unless_host(cluster.settings.default_user_namespace).to_wire();
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
@@ -213,6 +214,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                 .unwrap_or_default(),
             },
             ca_rotation: read_field("cluster.caRotation", stored.ca_rotation)?,
+            unlock_key: read_field("cluster.unlockKey", stored.unlock_key)?,
         }))
     };
     let removed = |(node, index)| Ok((read_field("cluster.removed_nodes", node)?, index));

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use warren_consensus::{RaftConfig, RaftMachine};
 use warren_core::State;
 use warren_log::{ConfState, DataDir, LogEngine, LogOwner, SnapshotDir, SnapshotMeta, WriteBatch};
-use warren_security::seal::{KeyId, Keyring, KeyringError, SealError, key_id_of};
+use warren_security::seal::{KeyFiles, KeyId, Keyring, KeyringError, SealError, key_id_of};
 use warren_types::MemberId;
 
 use super::driver::log_writer::LogWriter;
@@ -153,25 +153,25 @@ pub fn check_log_exists(dir: &Path, engine: LogEngine) -> Result<(), OpenStoreEr
     }
 }
 
-/// Restores the data in `dir`, whose log belongs to `owner`, and starts the driver until `stop`. A stopping
-/// leader transfers its leadership first, so its transport must work until the driver has ended.
+/// Restores the data in the directory of `key_files`, whose log belongs to `owner`, and starts the driver until `stop`.
+/// A stopping leader transfers its leadership first, so its transport must work until the driver has ended.
 ///
 /// # Errors
 /// [`OpenStoreError`]; nothing runs then.
 pub fn open_store(
     data_dir: DataDir,
-    dir: &Path,
+    key_files: &Arc<KeyFiles>,
     (engine, owner): (LogEngine, LogOwner),
     tuning: ReplicaTuning,
     group: GroupConfig,
     stop: CancellationToken,
 ) -> Result<OpenedStore, OpenStoreError> {
-    check_log_exists(dir, engine)?;
-    let place = dir.to_owned();
+    check_log_exists(key_files.dir(), engine)?;
+    let place = key_files.dir().to_owned();
     open_with_log(
         Box::new(move || warren_log::open(&place, engine, owner)),
         data_dir,
-        dir,
+        key_files,
         tuning,
         group,
         stop,
@@ -182,7 +182,7 @@ pub fn open_store(
 pub(crate) fn open_with_log(
     mut open: LogOpener,
     data_dir: DataDir,
-    dir: &Path,
+    key_files: &Arc<KeyFiles>,
     tuning: ReplicaTuning,
     group: GroupConfig,
     stop: CancellationToken,
@@ -194,6 +194,7 @@ pub(crate) fn open_with_log(
         leader_client: leader,
         is_data_loss_accepted: accept_data_loss,
     } = group;
+    let dir = key_files.dir();
     let mut log = open()?;
     let mut loaded = log.load()?;
     if let Some(recovered) = &loaded.recovered {
@@ -204,7 +205,7 @@ pub(crate) fn open_with_log(
     let snapshot = loaded.snapshot.as_ref().map(|meta| SealedSnapshot::load(&files, meta)).transpose()?;
     let mut keys = sealing::required_keys(&loaded)?;
     keys.extend(snapshot.as_ref().map(SealedSnapshot::key_id));
-    let keyring = Keyring::prepare(dir, &keys)?;
+    let keyring = Keyring::prepare(key_files, &keys)?;
     let (state, bytes) = match snapshot {
         None => (State::new(), 0),
         Some(snapshot) => snapshot.open(keyring.keyring())?,

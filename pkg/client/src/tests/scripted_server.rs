@@ -358,6 +358,20 @@ impl v1::cluster_server::Cluster for ScriptedApiServer {
         Err(Status::unimplemented("not in the script"))
     }
 
+    async fn get_unlock_key(
+        &self,
+        _: Request<v1::GetUnlockKeyRequest>,
+    ) -> Result<Response<v1::UnlockKey>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn rotate_unlock_key(
+        &self,
+        _: Request<v1::RotateUnlockKeyRequest>,
+    ) -> Result<Response<v1::UnlockKey>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
     async fn list_background_tasks(
         &self,
         _: Request<v1::ListBackgroundTasksRequest>,

@@ -6,12 +6,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::Group;
 use tokio::net::{UnixListener, UnixStream};
+use tokio_stream::Stream;
 
 const BACKLOG: i32 = 128;
 
@@ -62,6 +64,16 @@ impl LocalListener {
     pub(super) fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
         let (stream, _) = ready!(self.listener.poll_accept(context))?;
         Poll::Ready(Ok(stream))
+    }
+}
+
+/// Connections to be served as they are (`tonic`'s `serve_with_incoming`), by whoever trusts everybody that the
+/// permissions of the file admit. Dropping it frees the path at once.
+impl Stream for LocalListener {
+    type Item = io::Result<UnixStream>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_accept(context).map(Some)
     }
 }
 

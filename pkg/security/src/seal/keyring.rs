@@ -14,13 +14,14 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aes_gcm::aead::Generate;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::SealError;
+use super::key_files::{KeyFiles, MEMBER_FILE};
 use super::member::MemberKey;
 use crate::cipher::{Cipher, KEY, NONCE, TAG};
 use crate::files::{FileError, read_private_bytes, write_private};
@@ -33,8 +34,7 @@ const CHECKSUM: usize = 32;
 /// How many keys are kept that nothing needs.
 const MAX_RETIRED_KEYS: usize = 64;
 const WRAP_AAD: &[u8] = b"warren data key";
-/// File names in the manager's directory.
-const MEMBER_FILE: &str = "member.key";
+/// Its name in the manager's directory.
 const FILE: &str = "keyring";
 
 /// Names a data key; rises with every start of the manager.
@@ -123,28 +123,28 @@ impl Keyring {
         [FILE, MEMBER_FILE].map(|file| dir.join(file)).into_iter().find(|path| path.exists())
     }
 
-    /// [Prepares](Keyring::prepare) the keyring in `dir` and commits that.
+    /// [Prepares](Keyring::prepare) the keyring in `dir`, whose manager is not locked, and commits that.
     ///
     /// # Errors
     /// [`KeyringError`].
     pub fn open(dir: &Path, in_use: &BTreeSet<KeyId>) -> Result<Self, KeyringError> {
-        Self::prepare(dir, in_use)?.commit()
+        Self::prepare(&KeyFiles::open(dir, None)?, in_use)?.commit()
     }
 
-    /// Reads the keyring in the manager's directory `dir`, for a log and a snapshot that are sealed with the keys
-    /// `in_use`, adds a new key, and removes keys that were not in use for long. Where nothing was ever sealed, member
-    /// key and keyring are made. Nothing is written before [`PreparedKeyring::commit`].
+    /// Reads the keyring in the manager's directory, for a log and a snapshot that are sealed with the keys `in_use`,
+    /// adds a new key, and removes keys that were not in use for long. Where nothing was ever sealed, member key and
+    /// keyring are made. Nothing is written before [`PreparedKeyring::commit`].
     ///
     /// # Errors
     /// [`KeyringError`], above all when the files do not fit each other or what is in use.
-    pub fn prepare(dir: &Path, in_use: &BTreeSet<KeyId>) -> Result<PreparedKeyring, KeyringError> {
-        let (member_path, path) = (dir.join(MEMBER_FILE), dir.join(FILE));
-        let member = MemberKey::load(&member_path)?;
+    pub fn prepare(files: &Arc<KeyFiles>, in_use: &BTreeSet<KeyId>) -> Result<PreparedKeyring, KeyringError> {
+        let (member_path, path) = (files.dir().join(MEMBER_FILE), files.dir().join(FILE));
+        let member = files.member_key();
         let is_new = member.is_none();
         let (member, mut stored) = match (load(&path)?, member, in_use.last()) {
             (None, _, Some(&key)) => return Err(KeyringError::Missing { path, key }),
             (Some(_), None, _) => return Err(KeyringError::MemberKeyMissing { member: member_path }),
-            (None, None, None) => (MemberKey::generate(), KeyringFile::default()),
+            (None, None, None) => (Arc::new(MemberKey::generate()), KeyringFile::default()),
             (None, Some(member), None) => (member, KeyringFile::default()),
             (Some((wanted, stored)), Some(member), _) => {
                 let found = member.fingerprint();
@@ -174,7 +174,7 @@ impl Keyring {
         stored.last_id = current;
         stored.wrapped.insert(current, WrappedKey::seal(&wrapping, current, &key, Generate::generate()));
         let unsaved = Mutex::new(Some((path, stored.encode(member.fingerprint()))));
-        let member = is_new.then_some((member_path, member));
+        let member = is_new.then(|| (files.clone(), member));
         let keyring = Self { ciphers, current, counter: AtomicU64::new(1), pending_save: unsaved };
         Ok(PreparedKeyring { keyring, member, has_live_keys: !in_use.is_empty() })
     }
@@ -223,8 +223,8 @@ impl Keyring {
 /// A keyring that opens what earlier ones sealed, and whose new key is not on the disk yet.
 pub struct PreparedKeyring {
     keyring: Keyring,
-    /// The member key and its file, if it is new.
-    member: Option<(PathBuf, MemberKey)>,
+    /// The member key, if it is new, and where it belongs.
+    member: Option<(Arc<KeyFiles>, Arc<MemberKey>)>,
     /// The log or a snapshot is sealed with one of the keys.
     has_live_keys: bool,
 }
@@ -241,8 +241,8 @@ impl PreparedKeyring {
     /// # Errors
     /// [`KeyringError::KeyFile`].
     pub fn commit(self) -> Result<Keyring, KeyringError> {
-        if let Some((path, member)) = &self.member {
-            member.save(path).map_err(KeyFileError::from)?;
+        if let Some((files, member)) = &self.member {
+            files.create_member_key(member).map_err(KeyFileError::from)?;
         }
         match self.keyring.save() {
             Err(error) if error.is_out_of_space() && self.has_live_keys => {}

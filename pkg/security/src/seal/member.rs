@@ -1,10 +1,12 @@
-//! The member key: what wraps the data keys of one manager, in a file of its own.
+//! The member key: what wraps the data keys of one manager, in a file of its own. While the manager locks its keys, it
+//! is sealed by the unlock key of the cluster, and seals the other keys.
 
 use std::path::Path;
 
 use crate::cipher::Cipher;
 use crate::files::FileError;
-use crate::key_file::{KeyFileError, KeyFingerprint, KeyPurpose, StoredKey};
+use crate::key_file::{KeyFileError, KeyFingerprint, KeyLine, KeyPurpose, SealedKey, StoredKey};
+use crate::unlock_key::UnlockKey;
 
 const PURPOSE: KeyPurpose =
     KeyPurpose { magic: "warren-member-key", fingerprint_context: b"warren member key" };
@@ -12,9 +14,14 @@ const PURPOSE: KeyPurpose =
 pub(super) struct MemberKey(StoredKey);
 
 impl MemberKey {
-    /// The key in the file; `None` when there is no file.
-    pub(super) fn load(path: &Path) -> Result<Option<Self>, KeyFileError> {
-        Ok(StoredKey::load(&PURPOSE, path)?.map(Self))
+    /// What the file has; `None` when there is no file.
+    pub(super) fn load_line(path: &Path) -> Result<Option<KeyLine>, KeyFileError> {
+        KeyLine::load(&PURPOSE, path)
+    }
+
+    /// The key of such a line.
+    pub(super) fn of(key: StoredKey) -> Self {
+        Self(key)
     }
 
     /// A new key, which is in no file yet.
@@ -25,6 +32,11 @@ impl MemberKey {
     /// Writes the key to its file; it is durable there when this returns.
     pub(super) fn save(&self, path: &Path) -> Result<(), FileError> {
         self.0.save(path)
+    }
+
+    /// The key as it stands in its file while it is locked.
+    pub(super) fn lock(&self, key: &UnlockKey) -> SealedKey {
+        SealedKey::seal(&self.0, &key.cipher(), key.id().into())
     }
 
     pub(super) fn cipher(&self) -> Cipher {

@@ -7,6 +7,7 @@ use super::*;
 
 mod files;
 mod golden;
+mod key_files;
 
 const KEY: [u8; 32] = [7; 32];
 const ID: KeyId = KeyId(3);

@@ -48,6 +48,7 @@ impl ApiBenchmark {
             is_data_loss_accepted: false,
             docker: Default::default(),
             registries: Arc::new(RegistryClients::new(RegistrySettings::default())),
+            unlock_key: None,
         };
         let manager = runtime.block_on(Manager::start(config, true))?;
         let identity = ClientIdentity {

@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use warren_core::{Command, FEATURE_LEVEL};
 use warren_log::{DataDir, LogEngine, LogOwner};
+use warren_security::seal::KeyFiles;
 use warren_store::Store;
 use warren_store::raft::open::{GroupConfig, ReplicaTuning, open_store};
 use warren_types::{
@@ -41,7 +42,7 @@ impl DriverBenchmark {
         let (data_dir, stop) = (DataDir::open(directory.path())?, CancellationToken::new());
         let opened = open_store(
             data_dir,
-            &path,
+            &KeyFiles::open(&path, None)?,
             (engine, OWNER),
             ReplicaTuning::default(),
             GroupConfig::single(),

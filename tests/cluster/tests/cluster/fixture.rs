@@ -99,6 +99,7 @@ impl ManagerFixture {
                 listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             },
             registries: Arc::new(FakeRegistry),
+            unlock_key: None,
         }
     }
 

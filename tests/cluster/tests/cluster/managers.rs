@@ -5,6 +5,7 @@
 mod answers;
 mod any_manager;
 mod audit;
+mod autolock;
 mod ca_rotation;
 mod calls_during_failover;
 mod certificates;

@@ -51,15 +51,15 @@ async fn cluster_settings_are_compared_set_and_survive_a_restart() {
     let client = world.admin().await;
     let before = client.cluster().info().await.unwrap();
     let change = ClusterSettingsChange { task_history_limit: Some(2), ..Default::default() };
-    let after = client.cluster().update(&change, Some(before.settings_version)).await.unwrap();
+    let after = client.cluster().update(&change, None, Some(before.settings_version)).await.unwrap();
     let settings = ClusterSettings { task_history_limit: 2, ..Default::default() };
     assert_eq!(after.settings, Some((&settings).into()));
     assert!(after.settings_version > before.settings_version, "{after:?}");
     let change = ClusterSettingsChange { task_history_limit: Some(3), ..Default::default() };
-    let conflict = client.cluster().update(&change, Some(before.settings_version)).await.unwrap_err();
+    let conflict = client.cluster().update(&change, None, Some(before.settings_version)).await.unwrap_err();
     check(&problem(conflict), Code::Aborted, "VERSION_CONFLICT", &[]);
     let change = ClusterSettingsChange { max_replicas_per_service: Some(0), ..Default::default() };
-    let refused = client.cluster().update(&change, None).await.unwrap_err();
+    let refused = client.cluster().update(&change, None, None).await.unwrap_err();
     let path = "settings.maxReplicasPerService";
     check(&problem(refused), Code::InvalidArgument, "INVALID_ARGUMENT", &[path]);
     world.stop().await;

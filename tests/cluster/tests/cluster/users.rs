@@ -137,7 +137,7 @@ async fn admission_policy_decides_what_operators_run() {
     let set = async |operator: AdmissionRules| {
         let admission_policy = Some(AdmissionPolicy { operator });
         let change = ClusterSettingsChange { admission_policy, ..Default::default() };
-        admin.cluster().update(&change, None).await.unwrap().settings
+        admin.cluster().update(&change, None, None).await.unwrap().settings
     };
     let mut bound = spec("bound", 0);
     let (path, propagation) = ("/srv/data".to_owned(), Propagation::default());
@@ -149,7 +149,7 @@ async fn admission_policy_decides_what_operators_run() {
     operator.services().create(new_id(), &bound).await.unwrap();
     // Everybody may read it, only administrators set it.
     assert_eq!(operator.cluster().info().await.unwrap().settings, settings);
-    let why = reason(operator.cluster().update(&ClusterSettingsChange::default(), None).await);
+    let why = reason(operator.cluster().update(&ClusterSettingsChange::default(), None, None).await);
     assert!(why.contains("needs the role admin"), "{why}");
 
     // What exists stays, and is for administrators alone.
@@ -178,7 +178,7 @@ async fn operators_do_not_leave_a_private_default() {
     operator.services().create(new_id(), &of_node("old")).await.unwrap();
     let default_user_namespace = Some(UserNamespace::Private);
     let change = ClusterSettingsChange { default_user_namespace, ..Default::default() };
-    admin.cluster().update(&change, None).await.unwrap();
+    admin.cluster().update(&change, None, None).await.unwrap();
     for refused in [
         operator.services().create(new_id(), &of_node("new")).await.map(|_| ()),
         operator.services().update("old", &spec("old", 1), None, false).await.map(|_| ()),
@@ -208,7 +208,7 @@ async fn registries_and_amounts_bound_what_operators_start() {
     };
     let admission_policy = Some(AdmissionPolicy { operator: rules });
     let change = ClusterSettingsChange { admission_policy, ..Default::default() };
-    admin.cluster().update(&change, None).await.unwrap();
+    admin.cluster().update(&change, None, None).await.unwrap();
 
     let mut limited = spec("web", 3);
     limited.task.limits.memory = Some(Bytes(1 << 29));

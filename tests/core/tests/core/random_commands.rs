@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use warren_core::state::StateParts;
-use warren_core::{ApplyOutcome, CaCommand, Command, NewTask, RolloutStep, State};
+use warren_core::{ApplyOutcome, CaCommand, Command, KeyCommand, NewTask, RolloutStep, State};
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -225,6 +225,7 @@ fn users_command() -> impl Strategy<Value = Command> {
             .prop_map(|(member, key, at)| Command::SetAdministratorKey { member, key, at }),
         1 => (node(), key(), time()).prop_map(|(id, key, at)| Command::SetNodeKey { id, key, at }),
         2 => ca_command().prop_map(Command::Ca),
+        1 => key_command().prop_map(Command::Key),
     ]
 }
 
@@ -253,6 +254,14 @@ fn ca_command() -> impl Strategy<Value = CaCommand> {
             at
         }),
     ]
+}
+
+fn key_command() -> impl Strategy<Value = KeyCommand> {
+    let id = || prop::option::of((1..4u64).prop_map(UnlockKeyId));
+    (id(), id(), time()).prop_map(|(key, replaces, at)| {
+        let key = key.map(|id| SealedUnlockKey { id, sealed: sealed(1) });
+        KeyCommand::SetUnlockKey { key, replaces, at }
+    })
 }
 
 fn label() -> impl Strategy<Value = (String, String)> {

@@ -18,6 +18,7 @@ macro_rules! timing {
                     $(Self::$both { term, .. })|* | $(Self::$planned { term, .. })|* => Some(*term),
                     $(Self::$timed { .. })|* => None,
                     Self::Ca(command) => command.planner_term(),
+                    Self::Key(command) => command.planner_term(),
                 }
             }
 
@@ -27,6 +28,7 @@ macro_rules! timing {
                     $(Self::$both { at, .. })|* | $(Self::$timed { at, .. })|* => Some(*at),
                     $(Self::$planned { .. })|* => None,
                     Self::Ca(command) => Some(command.at()),
+                    Self::Key(command) => Some(command.at()),
                 }
             }
 
@@ -36,6 +38,7 @@ macro_rules! timing {
                     $(Self::$both { at, .. })|* | $(Self::$timed { at, .. })|* => *at = time,
                     $(Self::$planned { .. })|* => {}
                     Self::Ca(command) => command.set_at(time),
+                    Self::Key(command) => command.set_at(time),
                 }
             }
         }

@@ -7,7 +7,8 @@ use warren_types::{
     NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
     NodeVerification, PauseCause, Placement, Protocol, PublicKeyHash, PublishMode, PublishedPort, Resources,
     RolloutFailure, RolloutKind, SealedData, SecretObjectId, SecretObjectKind, SecretObjectVersion,
-    ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, VerificationState, WireGuardKey,
+    ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, UnlockKeyId, VerificationState,
+    WireGuardKey,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -401,8 +402,20 @@ fn every_cluster_field_changes_hash() {
         |c| c.ca_rotation = Some(rotation(|r| r.managers = [2].into()).into()),
         |c| c.ca_rotation = Some(rotation(|r| r.nodes = [NodeId(Id(2))].into()).into()),
         |c| c.ca_rotation = Some(rotation(|r| r.keys = [PublicKeyHash([2; 32])].into()).into()),
+        |c| c.unlock_key = Some(unlock_key(|_| {}).into()),
+        |c| c.unlock_key = Some(unlock_key(|k| k.id = UnlockKeyId(2)).into()),
+        |c| c.unlock_key = Some(unlock_key(|k| k.sealed.size = 2).into()),
+        |c| c.unlock_key = Some(unlock_key(|k| k.sealed.fingerprint = [2; 32]).into()),
+        |c| c.unlock_key = Some(unlock_key(|k| k.sealed.sealed = vec![2]).into()),
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
+}
+
+fn unlock_key(change: fn(&mut SealedUnlockKey)) -> SealedUnlockKey {
+    let sealed = SealedData { size: 1, fingerprint: [1; 32], sealed: vec![1] };
+    let mut key = SealedUnlockKey { id: UnlockKeyId(1), sealed };
+    change(&mut key);
+    key
 }
 
 fn rotation(change: fn(&mut CaRotation)) -> CaRotation {

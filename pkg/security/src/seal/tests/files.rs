@@ -127,7 +127,8 @@ fn invalid_member_key_is_refused() {
         (good.replace(key, &format!("{}zz", &key[..62])), "64 hexadecimal digits"),
         (good.replace(key, &format!("{}éa", &key[..61])), "64 hexadecimal digits"),
         (good.replace(key, &swapped), "do not match"),
-        (good.replace(" 1 ", " 2 "), "has format version 2"),
+        (good.replace(" 1 ", " 2 "), "expected a sealed key"),
+        (good.replace(" 1 ", " 3 "), "has format version 3"),
     ];
     for (bad, expected) in cases {
         fs::write(&member, &bad).unwrap();

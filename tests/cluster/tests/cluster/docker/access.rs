@@ -188,7 +188,7 @@ async fn viewer_starts_no_program_and_nobody_sees_those_of_others() {
     let admission_policy =
         Some(AdmissionPolicy { operator: AdmissionRules { cap_add, ..Default::default() } });
     let change = ClusterSettingsChange { admission_policy, ..Default::default() };
-    world.admin().await.cluster().update(&change, None).await.unwrap();
+    world.admin().await.cluster().update(&change, None, None).await.unwrap();
     let created = operator.call("POST", "/services/create", Some(spec)).await;
     assert_eq!(created.status, 201, "{created:?}");
     let mut cluster = ClusterClient::new(world.channel(CallerKind::Local).await);

@@ -121,6 +121,7 @@ async fn force_new_cluster_continues_alone() {
         force_new_cluster::force_new_cluster(
             &host.data_dir(),
             LogEngine::default(),
+            None,
             host.restore_target(),
             SystemTime::now(),
         )
@@ -168,6 +169,7 @@ async fn superseded_manager_can_force_a_new_cluster() {
         force_new_cluster::force_new_cluster(
             &host.data_dir(),
             LogEngine::default(),
+            None,
             host.restore_target(),
             SystemTime::now(),
         )
@@ -229,6 +231,7 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
     force_new_cluster::force_new_cluster(
         &host.data_dir(),
         LogEngine::default(),
+        None,
         host.restore_target(),
         SystemTime::now(),
     )

@@ -9,11 +9,13 @@ use tonic::transport::Channel;
 use warren_client::JoinToken;
 use warren_daemon::CommandError;
 use warren_log::LogEngine;
+use warren_manager::locked::LockedManager;
 use warren_manager::manager::ManagerStartError;
 use warren_manager::process::{JoinParams, ManagerJoinOutcome, join};
 use warren_manager::server::ListenError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
-use warren_security::{Credentials, LocalSocketError, Roots};
+use warren_security::seal::KeyFiles;
+use warren_security::{Credentials, LocalSocketError, Roots, UnlockKey};
 use warren_testkit::ports;
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
@@ -36,6 +38,8 @@ pub struct ManagerHost {
     pub engine: LogEngine,
     /// Whether the machine runs tasks as well, from the next start on.
     pub hybrid: bool,
+    /// What opens its keys, from the next start on.
+    pub unlock_key: Option<UnlockKey>,
     directory: ScratchDir,
     port: u16,
     manager: Option<Manager>,
@@ -45,7 +49,8 @@ impl ManagerHost {
     pub fn new(name: &str, tuning: ManagerTuning) -> Self {
         let (directory, port) = (ScratchDir::new(), ports::allocate());
         let (name, engine) = (name.to_owned(), LogEngine::default());
-        Self { name, tuning, disk: None, engine, hybrid: false, directory, port, manager: None }
+        let (hybrid, unlock_key, manager) = (false, None, None);
+        Self { name, tuning, disk: None, engine, hybrid, unlock_key, directory, port, manager }
     }
 
     /// A host whose data directory has its own disk of that many MiB.
@@ -86,6 +91,7 @@ impl ManagerHost {
             is_data_loss_accepted: false,
             docker: Default::default(),
             registries: Arc::new(FakeRegistry),
+            unlock_key: self.unlock_key.clone(),
         }
     }
 
@@ -168,6 +174,19 @@ impl ManagerHost {
         join(request).await
     }
 
+    /// The socket of its manager.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("run/warren.sock")
+    }
+
+    /// Its stopped manager, which waits for the key that it is locked with.
+    pub fn locked(&self) -> LockedManager {
+        assert!(!self.is_running());
+        let dir = self.data_dir().join("manager");
+        let needed = KeyFiles::locked_with(&dir).unwrap().expect("it is locked");
+        LockedManager::bind(&self.socket(), dir, needed).unwrap()
+    }
+
     /// What its manager shows.
     pub fn credentials(&self) -> Credentials {
         Credentials::load(&self.data_dir().join("manager/manager.pem")).unwrap()
@@ -176,7 +195,7 @@ impl ManagerHost {
     /// Waits until no process uses its directory and its port.
     async fn is_free(&self) {
         let lock = self.data_dir().join("lock");
-        let socket = self.directory.path().join("run/warren.sock");
+        let socket = self.socket();
         eventually_async(WAIT_DEADLINE, "the data directory to be given back", || async {
             if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
                 return Err("its socket is served".to_owned());

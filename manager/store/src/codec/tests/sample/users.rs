@@ -1,8 +1,10 @@
-//! Users: one that logged in, one that was removed, and the administrator of a manager's machine.
+//! Users: one that logged in, one that was removed, and the administrator of a manager's machine. The keys of the
+//! cluster.
 
-use warren_core::{CaCommand, Command};
+use warren_core::{CaCommand, Command, KeyCommand};
 use warren_types::{
-    CaDigest, CaHolder, CaPhase, Id, PublicKeyHash, SealedData, Timestamp, TokenHash, UserId, UserRole,
+    CaDigest, CaHolder, CaPhase, Id, PublicKeyHash, SealedData, SealedUnlockKey, Timestamp, TokenHash,
+    UnlockKeyId, UserId, UserRole,
 };
 
 /// The entry of the first login.
@@ -63,7 +65,19 @@ pub fn commands() -> Vec<(&'static str, Command)> {
         ("advance_ca_rotation", Command::Ca(advance)),
         ("record_node_renewal", renewal(CaHolder::Node(super::JOINED))),
         ("record_user_renewal", renewal(CaHolder::User(PublicKeyHash([7; 32])))),
+        ("set_unlock_key", unlock_key(Some(8), None)),
+        ("replace_unlock_key", unlock_key(Some(9), Some(8))),
+        ("remove_unlock_key", unlock_key(None, None)),
+        ("set_unlock_key_again", unlock_key(Some(10), None)),
     ]
+}
+
+fn unlock_key(key: Option<u8>, replaces: Option<u64>) -> Command {
+    let key = key.map(|number| SealedUnlockKey {
+        id: UnlockKeyId(number.into()),
+        sealed: SealedData { size: 2, fingerprint: [number; 32], sealed: vec![4, 5] },
+    });
+    Command::Key(KeyCommand::SetUnlockKey { key, replaces: replaces.map(UnlockKeyId), at: AT })
 }
 
 fn renewal(holder: CaHolder) -> Command {

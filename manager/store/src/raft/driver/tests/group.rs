@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use warren_consensus::{ConfState, Message, MessageKind};
 use warren_core::{Command, CommandResponse, FEATURE_LEVEL};
 use warren_log::{DataDir, LogEngine, LogOwner, MemoryDisk};
+use warren_security::seal::KeyFiles;
 use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeRole, Timestamp};
 
 use super::description;
@@ -191,7 +192,8 @@ impl GroupFixture {
             Some(disk) => disk.open(),
             None => warren_log::open(&place, LogEngine::Redb, owner),
         });
-        let opened = open_with_log(open, data_dir, &path, self.tuning, group, stop.clone()).unwrap();
+        let files = KeyFiles::open(&path, None).unwrap();
+        let opened = open_with_log(open, data_dir, &files, self.tuning, group, stop.clone()).unwrap();
         let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = opened;
         self.net.0.lock().unwrap().ends.insert(own, (store.clone(), snapshots));
         self.running.insert(own, GroupMember { store, ended, stop });

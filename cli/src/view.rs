@@ -9,6 +9,7 @@ pub mod document;
 pub mod event;
 pub mod forecast;
 pub mod image;
+pub mod key;
 pub mod manager;
 pub mod network;
 pub mod node;

@@ -3,6 +3,7 @@
 mod advertised;
 mod error;
 mod identity;
+mod key_rotation;
 mod maintenance;
 mod registration;
 mod startup_checks;
@@ -27,6 +28,7 @@ use warren_log::DataDir;
 use warren_peers::server::{PeerServer, PeerServerParts as PeerParts};
 use warren_peers::{PeerCredentials, Peers};
 use warren_replica::KnownManager;
+use warren_security::seal::Keyring;
 use warren_security::{Credentials, Roots, Trust};
 use warren_session::leader::LeaderWatch;
 use warren_session::server::SessionServer;
@@ -43,6 +45,7 @@ use warren_types::{ClusterId, ClusterSettingsChange, DataPlane, ManagerAddress, 
 
 pub use self::error::{ManagerFailure, ManagerStartError};
 use self::identity::load_identity;
+use self::key_rotation::follow_key_rotation;
 use self::maintenance::{
     await_at_peers, fetch_from_peers, follow_autolock, follow_ca_rotation, renew_certificates,
     start_controllers,
@@ -206,6 +209,7 @@ struct StartingManager {
     dir: PathBuf,
     member_identity: MemberIdentity,
     keys: Arc<ManagerKeys>,
+    keyring: Arc<Keyring>,
     store: Store,
     peers: Peers,
     listeners: Listeners,
@@ -226,7 +230,7 @@ async fn start(
     shutdown: Shutdown,
 ) -> Result<Manager, ManagerStartError> {
     let opening = open(config, create, tuning, &shutdown).await?;
-    let StartingManager { dir, keys, store, is_sole_voter: alone, .. } = &opening;
+    let StartingManager { dir, keys, keyring, store, is_sole_voter: alone, .. } = &opening;
     let founding = create && member_identity::is_init_pending(dir);
     check_cluster(&store.read().state, keys, dir, founding || !alone)?;
     check_secret_object_key(dir, &keys.secret_object_key, &store.read().state)?;
@@ -240,6 +244,7 @@ async fn start(
     renew_certificates(keys, &clock, &background_tasks, tuning.certificate_check_interval);
     follow_ca_rotation(keys, &stamp, store, &background_tasks)?;
     follow_autolock(keys, store, &background_tasks);
+    follow_key_rotation(keys, keyring, &stamp, store, &background_tasks);
     serve(opening, (clock, stamp, background_tasks), shutdown)
 }
 
@@ -291,7 +296,7 @@ async fn open(
         leader_client: leader,
         is_data_loss_accepted: accept_data_loss,
     };
-    let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = open_store(
+    let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots, keyring } = open_store(
         data_dir.clone(),
         keys.files(),
         (config.log_engine, identity.log_owner()),
@@ -318,6 +323,7 @@ async fn open(
         dir,
         member_identity: identity,
         keys,
+        keyring,
         store,
         peers,
         listeners,

@@ -29,8 +29,8 @@ mod update;
 mod wire_form;
 
 pub use enums::{
-    availability, ca_phase, data_plane, desired_task_state, health, node_condition, node_role, node_status,
-    secret_object_kind, suffrage, task_state, user_namespace, user_role,
+    availability, ca_phase, data_plane, desired_task_state, health, key_phase, node_condition, node_role,
+    node_status, secret_object_kind, suffrage, task_state, user_namespace, user_role,
 };
 pub use request::replicas;
 pub use secret_object::{check_secret_object_data, parse_field};

@@ -29,6 +29,9 @@ pub enum ClusterCommand {
     /// Show and set the admission policy: which services operators may run
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Show and replace the keys that encrypt what managers store
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Print the key that unlocks managers, while autolock is on
     UnlockKey {
         /// Replace the key first; a manager that is down needs the earlier one once more
@@ -70,6 +73,19 @@ pub enum PolicyCommand {
     },
     /// Set the default policy, by which operators have no power over nodes
     Reset,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Show how far the replacement of the keys is
+    Status,
+    /// Replace the keys of the log, of snapshots and of secrets while everything runs; repeatable, and continues one
+    /// that is in progress
+    Rotate {
+        /// Return without waiting until nothing is encrypted with an earlier key
+        #[arg(long, short)]
+        detach: bool,
+    },
 }
 
 /// Notes at the end of `cluster audit --help`.

@@ -32,8 +32,7 @@ const SERVICE_FLAGS: &[&str] = &[
 const NODE_FLAGS: &[&str] = &["--deadline"];
 
 /// Commands, with their noun.
-const COMMANDS: &[&str] =
-    &["cluster health", "cluster key", "service pause", "service promote", "service resume"];
+const COMMANDS: &[&str] = &["cluster health", "service pause", "service promote", "service resume"];
 
 /// Flags of other tools that Warren replaces by another way.
 const ALTERNATIVES: &[Alternative] = &[

@@ -1,7 +1,9 @@
 //! `warren cluster ...`
 
 mod ca;
+mod key;
 mod policy;
+mod rotation;
 mod unlock_key;
 
 use std::collections::BTreeSet;
@@ -26,6 +28,7 @@ pub async fn run(global: &GlobalArgs, command: ClusterCommand) -> Result<(), Com
         ClusterCommand::Update(args) => update(global, &args).await,
         ClusterCommand::Ca(command) => ca::run(global, command).await,
         ClusterCommand::Policy(command) => policy::run(global, command).await,
+        ClusterCommand::Key(command) => key::run(global, command).await,
         ClusterCommand::UnlockKey { rotate } => unlock_key::run(global, rotate).await,
         ClusterCommand::BackgroundTasks { name, listing } => background_tasks(global, name, &listing).await,
     }

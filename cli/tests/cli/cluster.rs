@@ -143,6 +143,38 @@ fn detached_rotation_returns_and_the_next_one_waits() {
 }
 
 #[test]
+fn keys_are_replaced_with_progress() {
+    let person = CliUser::new();
+    assert_eq!(person.ok(&["cluster", "key", "status"]), format!("secretObjectKey: {}\n", "ab".repeat(8)));
+    let ran = person.warren(&["cluster", "key", "rotate"]);
+    assert_eq!((ran.code, ran.stdout), (0, format!("{}\n", "cd".repeat(8))));
+    for expected in [
+        "m3: manager with an earlier key; if it is down, start it, or remove it with `warren manager rm m3`\n",
+        "disks of managers 2/3\n",
+        "managers with the new key 2/3\n",
+        "objects with the new key 3/5\n",
+        "objects with the new key 5/5\n",
+    ] {
+        assert!(ran.stderr.contains(expected), "{expected}: {}", ran.stderr);
+    }
+    let shown: Value = serde_json::from_str(&person.ok(&["cluster", "key", "status", "-o", "json"])).unwrap();
+    assert_eq!(shown["rotation"]["phase"], "complete");
+    assert_eq!(shown["rotation"]["managers"], json!({"done": 3, "total": 3}));
+    assert_eq!(shown["rotation"]["objects"], json!({"done": 5, "total": 5}));
+}
+
+#[test]
+fn interrupted_key_rotation_goes_on_when_it_is_given_again() {
+    let person = CliUser::new();
+    let ran = person.warren(&["cluster", "key", "rotate", "--detach"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, &*format!("{}\n", "ab".repeat(8))));
+    assert!(ran.stderr.contains("are being replaced; see `warren cluster key status`"), "{}", ran.stderr);
+    person.fails(7, &["cluster", "key", "rotate", "--timeout=0s"]);
+    let ran = person.warren(&["cluster", "key", "rotate"]);
+    assert_eq!((ran.code, ran.stdout), (0, format!("{}\n", "cd".repeat(8))));
+}
+
+#[test]
 fn events_are_lines_and_a_later_begin_is_told() {
     let person = CliUser::new();
     let ran = person.warren(&["events", "service/web", "--since", "10m"]);

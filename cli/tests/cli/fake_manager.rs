@@ -47,6 +47,8 @@ struct FakeState {
     unlock_keys: (usize, bool),
     /// The replacement of the certificate authority.
     ca_phase: Option<i32>,
+    /// The replacement of the keys that encrypt what managers store.
+    key_phase: Option<i32>,
     /// The authority that replaced another.
     authority: Option<Arc<CertificateAuthority>>,
     services: BTreeMap<String, v1::Service>,

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use tonic::{Code, Request, Response, Status};
 use warren_bootstrap::ca::rotation_id;
-use warren_core::state::{CaProgress, ObjectKind};
+use warren_core::state::{ObjectKind, RotationProgress};
 use warren_core::{CaCommand, Cluster, Command, State};
 use warren_proto::status::Problem;
 use warren_proto::v1;
@@ -25,7 +25,7 @@ fn replaced(rotation: &CaRotation, authority: CaDigest) -> bool {
     roots.is_some_and(|roots| roots.digests().contains(&authority))
 }
 
-fn show<T>(progress: CaProgress<T>, name: impl Fn(T) -> String) -> v1::CaProgress {
+fn show<T>(progress: RotationProgress<T>, name: impl Fn(T) -> String) -> v1::CaProgress {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     v1::CaProgress {
         total: count(progress.total),

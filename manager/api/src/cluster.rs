@@ -128,6 +128,21 @@ impl cluster_server::Cluster for Api {
         Ok(Response::new(self.show_ca(&published.state)))
     }
 
+    async fn rotate_keys(
+        &self,
+        request: Request<v1::RotateKeysRequest>,
+    ) -> Result<Response<v1::KeyStatus>, Status> {
+        self.begin_key_rotation(request).await
+    }
+
+    async fn get_keys(
+        &self,
+        request: Request<v1::GetKeysRequest>,
+    ) -> Result<Response<v1::KeyStatus>, Status> {
+        let published = self.read(&request).await?;
+        Ok(Response::new(self.show_keys(&published.state)))
+    }
+
     async fn get_unlock_key(
         &self,
         request: Request<v1::GetUnlockKeyRequest>,

@@ -19,6 +19,7 @@ pub mod exec;
 mod forecast;
 pub mod images;
 pub mod incarnation;
+mod keys;
 pub mod locked;
 pub mod logs;
 pub mod manager_addresses;

@@ -36,7 +36,7 @@ impl fmt::Display for RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 86] = [
+pub const METHODS: [(&str, RequiredRole); 88] = [
     ("/warren.v1.Services/Create", RequiredRole::Operator),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -98,6 +98,8 @@ pub const METHODS: [(&str, RequiredRole); 86] = [
     ("/warren.v1.Cluster/GetCa", RequiredRole::Viewer),
     ("/warren.v1.Cluster/GetUnlockKey", RequiredRole::Admin),
     ("/warren.v1.Cluster/RotateUnlockKey", RequiredRole::Admin),
+    ("/warren.v1.Cluster/RotateKeys", RequiredRole::Admin),
+    ("/warren.v1.Cluster/GetKeys", RequiredRole::Viewer),
     ("/warren.v1.Cluster/ListBackgroundTasks", RequiredRole::Viewer),
     ("/warren.v1.Cluster/Watch", RequiredRole::Viewer),
     ("/warren.v1.Cluster/StreamEvents", RequiredRole::Viewer),

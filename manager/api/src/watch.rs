@@ -149,6 +149,7 @@ impl Api {
             | StateChange::Addresses
             | StateChange::ImportedImages
             | StateChange::CaRenewals
+            | StateChange::KeyRotation
             | StateChange::Member(_) => return None,
         };
         Some(v1::WatchEvent { index, change: Some(change) })
@@ -179,6 +180,7 @@ impl WatchFilter {
                 | StateChange::Addresses
                 | StateChange::ImportedImages
                 | StateChange::CaRenewals
+                | StateChange::KeyRotation
                 | StateChange::Member(_),
             ) => false,
             (None, StateChange::Service(_) | StateChange::Task(_) | StateChange::Node(_)) => true,

@@ -22,7 +22,7 @@ impl From<UnlockKeyError> for OpenUnlockKeyError {
 
 /// The key as the state of the cluster has it.
 pub fn seal_unlock_key(sealing: &SecretObjectKey, cluster: ClusterId, key: &UnlockKey) -> SealedUnlockKey {
-    let sealed = sealing.seal(sealed_for(cluster), key.reveal().as_bytes());
+    let sealed = sealing.seal(unlock_key_id(cluster), key.reveal().as_bytes());
     SealedUnlockKey { id: key.id(), sealed }
 }
 
@@ -35,7 +35,7 @@ pub fn open_unlock_key(
     cluster: ClusterId,
     sealed: &SealedUnlockKey,
 ) -> Result<UnlockKey, OpenUnlockKeyError> {
-    let text = sealing.open(sealed_for(cluster), &sealed.sealed)?;
+    let text = sealing.open(unlock_key_id(cluster), &sealed.sealed)?;
     let text = std::str::from_utf8(&text).map_err(|error| OpenUnlockKeyError::Invalid(error.to_string()))?;
     let key = UnlockKey::parse(text)?;
     match key.id() == sealed.id {
@@ -45,7 +45,7 @@ pub fn open_unlock_key(
 }
 
 /// What the unlock key of a cluster is sealed for; no secret object has this id, nor a new certificate authority.
-fn sealed_for(ClusterId(Id(cluster)): ClusterId) -> SecretObjectId {
+pub(crate) fn unlock_key_id(ClusterId(Id(cluster)): ClusterId) -> SecretObjectId {
     SecretObjectId(Id(!cluster))
 }
 

@@ -28,6 +28,7 @@ use super::member_identity::{
 };
 
 mod error;
+mod key_rotation;
 mod verify;
 
 pub use self::error::CaError;
@@ -58,7 +59,7 @@ pub struct ManagerKeys {
     pub id: ManagerId,
     /// The manager's certificate.
     pub manager: Arc<ReloadableCertificate>,
-    /// The key that seals the secret objects.
+    /// The key that seals the secret objects; while it is replaced, the other one as well.
     pub secret_object_key: Arc<SecretObjectKey>,
     files: Arc<KeyFiles>,
     admin: watch::Sender<Credentials>,
@@ -171,6 +172,11 @@ impl ManagerKeys {
                 None => tracing::info!("the keys of this manager are not locked any more"),
             }
         }
+        self.rewrite_files()
+    }
+
+    /// Writes the files whose form is not the wanted one.
+    fn rewrite_files(&self) -> Result<(), CaError> {
         let certificates = [AUTHORITY_FILE, MANAGER_FILE, ADMIN_FILE, NODE_FILE];
         Ok(self.files.rewrite(&certificates, SECRET_OBJECT_KEY_FILE)?)
     }

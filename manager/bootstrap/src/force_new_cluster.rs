@@ -136,8 +136,8 @@ pub fn force_new_cluster(
 }
 
 /// Whether the stopped manager with these keys is the only member of its cluster, and nothing that it still has to open
-/// is sealed with the secret object key: neither secret objects nor a new certificate authority, nor the unlock key.
-/// Unreadable data counts as no.
+/// is sealed with the secret object key: neither secret objects nor a new certificate authority, nor the unlock key. It
+/// was never replaced. Unreadable data counts as no.
 pub fn needs_no_secret_object_key(
     files: &Arc<KeyFiles>,
     engine: LogEngine,
@@ -153,7 +153,7 @@ pub fn needs_no_secret_object_key(
         is_sole_member(&loaded, identity)
             && replay(files, loaded).is_ok_and(|(state, _)| {
                 let has_secrets = state.secret_objects().next().is_some() || state.unlock_key().is_some();
-                !has_secrets && has_newest_authority(dir, &state)
+                !has_secrets && state.key_rotation().is_none() && has_newest_authority(dir, &state)
             })
     })
 }

@@ -304,6 +304,25 @@ pub(crate) fn save_node(dir: &Path, node: NodeId) -> Result<(), MemberFileError>
     }
 }
 
+/// Records the fingerprint of the secret object key in `dir`, if there is a manager; durable when this returns.
+///
+/// # Errors
+/// [`MemberFileError`].
+pub(crate) fn save_secret_object_key(
+    dir: &Path,
+    secret_object_key: KeyFingerprint,
+) -> Result<(), MemberFileError> {
+    let _changing = lock_changes();
+    match load(&dir.join(FILE))? {
+        Some(LocalMemberStatus::Member(identity)) => {
+            let certificate_identity =
+                CertificateIdentity { secret_object_key, ..identity.certificate_identity };
+            save_identity(dir, &MemberIdentity { certificate_identity, ..identity })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Records that the cluster removed this manager, and deletes the cluster's keys; durable when this returns.
 /// The node's certificate stays: the node's tasks may still have to be stopped.
 ///

@@ -179,7 +179,8 @@ impl Comparison<'_> {
             StateChange::Assignment(_)
             | StateChange::Addresses
             | StateChange::ImportedImages
-            | StateChange::CaRenewals => None,
+            | StateChange::CaRenewals
+            | StateChange::KeyRotation => None,
         }
     }
 }

@@ -38,7 +38,8 @@ pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};
 pub use settling::settling_time;
 pub use state::{
-    AppliedIndex, ApplyOutcome, CaCommand, CaProgress, Cluster, Command, CommandResponse, DepartedManager,
-    FEATURE_LEVEL, KeyCommand, KeyHolder, ManagerAuthority, ManagerCaStep, NewTask, Refusal, RolloutStep,
-    State, StateChange, StateDigest, awaits_managers,
+    AppliedIndex, ApplyOutcome, CaCommand, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL,
+    KeyCommand, KeyHolder, KeyRotationStep, KeyStep, ManagerAuthority, ManagerCaStep, ManagerKeyState,
+    ManagerKeyStep, NewTask, Refusal, RolloutStep, RotationProgress, State, StateChange, StateDigest,
+    awaits_managers,
 };

@@ -71,7 +71,8 @@ fn changed_sessions<'a>(changes: impl Iterator<Item = &'a StateChange>) -> Optio
             | StateChange::Network(_)
             | StateChange::Addresses
             | StateChange::ImportedImages
-            | StateChange::CaRenewals => {}
+            | StateChange::CaRenewals
+            | StateChange::KeyRotation => {}
         }
     }
     Some(nodes)
@@ -99,7 +100,8 @@ fn changed_keys<'a>(state: &State, changes: impl Iterator<Item = &'a StateChange
             StateChange::SecretObject(_)
             | StateChange::Assignment(_)
             | StateChange::Network(_)
-            | StateChange::User(_) => {}
+            | StateChange::User(_)
+            | StateChange::KeyRotation => {}
             StateChange::ImportedImages => {
                 let waiting = state.services().filter(|service| awaits_managers(service));
                 keys.extend(waiting.map(|service| ReconcileKey::Image(service.id)));

@@ -18,7 +18,8 @@ pub mod timestamp;
 
 pub use store::{
     AppliedWrite, ChangeBatch, ChangeError, ChangeWatch, CommandResult, DriverInbox, DriverRequest,
-    EventPage, EventsExpired, Forwarded, HISTORY_CHANGES, HistoryGap, IndeterminateReason, LeaderClient,
-    LogCost, NoTransport, PROPOSE_TIMEOUT, ProposeError, Publication, PublishedState, QueuedProposal,
-    READ_TIMEOUT, RaftInput, ReplicaRole, StatePublisher, Store, TRANSFER_TIMEOUT, TransferError, WriteStall,
+    EventPage, EventsExpired, Forwarded, HISTORY_CHANGES, HistoryGap, IndeterminateReason, KeyRenewalError,
+    LeaderClient, LogCost, NoTransport, PROPOSE_TIMEOUT, ProposeError, Publication, PublishedState,
+    QueuedProposal, READ_TIMEOUT, RaftInput, ReplicaRole, StatePublisher, Store, TRANSFER_TIMEOUT,
+    TransferError, WriteStall,
 };

@@ -122,6 +122,7 @@ impl IntoProblem for Refusal {
             }
             Refusal::TooManySecretObjects { .. } => (Code::ResourceExhausted, "TOO_MANY_SECRET_OBJECTS"),
             Refusal::SecretObjectsTooLarge { .. } => (Code::ResourceExhausted, "SECRET_OBJECTS_TOO_LARGE"),
+            Refusal::SecretObjectKeyReplaced => (Code::Unavailable, "SECRET_OBJECT_KEY_REPLACED"),
             Refusal::VolumeInUse { .. } => (Code::FailedPrecondition, "VOLUME_IN_USE"),
             Refusal::VolumeRemoving { .. } => (Code::FailedPrecondition, "VOLUME_REMOVING"),
             Refusal::VolumeReleased { .. } => (Code::FailedPrecondition, "VOLUME_RELEASED"),

@@ -20,6 +20,7 @@ use warren_types::MemberId;
 mod change_history;
 mod events;
 mod inbox;
+mod key_renewal;
 mod leader_client;
 mod propose;
 mod publisher;
@@ -27,6 +28,7 @@ mod raft_requests;
 
 pub use change_history::{ChangeWatch, HistoryGap};
 pub use inbox::{DriverInbox, DriverRequest, QueuedProposal, RaftInput};
+pub use key_renewal::KeyRenewalError;
 pub use leader_client::{Forwarded, LeaderClient, NoTransport};
 pub use publisher::StatePublisher;
 pub use raft_requests::{READ_TIMEOUT, TRANSFER_TIMEOUT};

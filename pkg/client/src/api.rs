@@ -402,6 +402,18 @@ impl ClusterApi<'_> {
         self.0.writing().unary(message, call).await
     }
 
+    /// How far the replacement of the keys that encrypt what managers store is.
+    pub async fn keys(&self) -> Result<v1::KeyStatus, Error> {
+        let call = |channel, request| async move { ClusterClient::new(channel).get_keys(request).await };
+        self.0.unary(v1::GetKeysRequest {}, call).await
+    }
+
+    /// Begins to replace these keys, once after the replacement with this number.
+    pub async fn rotate_keys(&self, number: u64) -> Result<v1::KeyStatus, Error> {
+        let call = |channel, request| async move { ClusterClient::new(channel).rotate_keys(request).await };
+        self.0.writing().unary(v1::RotateKeysRequest { number }, call).await
+    }
+
     /// The key that unlocks managers; empty while autolock is off.
     pub async fn unlock_key(&self) -> Result<v1::UnlockKey, Error> {
         let call =

@@ -1,4 +1,4 @@
-//! A symmetric key as one line of text in a file of its own.
+//! A symmetric key as one line of text in a file of its own. While it is replaced, the file has two lines.
 //!
 //! | form   | line                                                                                        |
 //! |--------|---------------------------------------------------------------------------------------------|
@@ -16,11 +16,11 @@ use std::str::FromStr;
 
 use aes_gcm::aead::Generate;
 use sha2::{Digest, Sha256};
-use warren_types::UnlockKeyId;
+use warren_types::{SecretObjectKeyId, UnlockKeyId};
 use zeroize::Zeroizing;
 
 use crate::cipher::{Cipher, KEY, NONCE, TAG};
-use crate::files::{FileError, read_private, write_private};
+use crate::files::{FileError, read_private};
 use crate::hex;
 
 /// The format version of a plain line.
@@ -117,6 +117,18 @@ impl From<KeyFingerprint> for UnlockKeyId {
     }
 }
 
+impl From<SecretObjectKeyId> for KeyFingerprint {
+    fn from(SecretObjectKeyId(id): SecretObjectKeyId) -> Self {
+        Self(id.to_be_bytes())
+    }
+}
+
+impl From<KeyFingerprint> for SecretObjectKeyId {
+    fn from(KeyFingerprint(bytes): KeyFingerprint) -> Self {
+        Self(u64::from_be_bytes(bytes))
+    }
+}
+
 impl fmt::Debug for KeyFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fingerprint({self})")
@@ -142,31 +154,23 @@ impl StoredKey {
         Self { purpose, bytes: Zeroizing::new(bytes) }
     }
 
-    /// The key in the file; `None` when there is no file.
-    pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Option<Self>, KeyFileError> {
-        KeyLine::load(purpose, path)?.map(|line| line.into_plain(path)).transpose()
+    /// The keys in the file; none when there is no file.
+    pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Vec<Self>, KeyFileError> {
+        KeyLine::load(purpose, path)?.into_iter().map(|line| line.into_plain(path)).collect()
     }
 
-    /// The key in a line that stands, or stood, in the file `path`.
-    pub(crate) fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<Self, KeyFileError> {
-        parse(purpose, path, text)?.into_plain(path)
+    /// The keys in a text that stands, or stood, in the file `path`.
+    pub(crate) fn parse(
+        purpose: &'static KeyPurpose,
+        path: &Path,
+        text: &str,
+    ) -> Result<Vec<Self>, KeyFileError> {
+        parse(purpose, path, text)?.into_iter().map(|line| line.into_plain(path)).collect()
     }
 
     /// A new key, which is in no file yet.
     pub(crate) fn generate(purpose: &'static KeyPurpose) -> Self {
         Self::new(purpose, Generate::generate())
-    }
-
-    /// A new key; it is durable in the file when this returns.
-    pub(crate) fn create(purpose: &'static KeyPurpose, path: &Path) -> Result<Self, FileError> {
-        let key = Self::generate(purpose);
-        key.save(path)?;
-        Ok(key)
-    }
-
-    /// Writes the key to its file; it is durable there when this returns.
-    pub(crate) fn save(&self, path: &Path) -> Result<(), FileError> {
-        write_private(path, self.line().as_bytes())
     }
 
     pub(crate) fn bytes(&self) -> &[u8; KEY] {
@@ -209,11 +213,11 @@ pub(crate) struct SealedKey {
 }
 
 impl KeyLine {
-    /// What the file has; `None` when there is no file.
-    pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Option<Self>, KeyFileError> {
+    /// The lines of the file; none when there is no file.
+    pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Vec<Self>, KeyFileError> {
         match read_private(path) {
-            Ok(text) => parse(purpose, path, &text).map(Some),
-            Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+            Ok(text) => parse(purpose, path, &text),
+            Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error.into()),
         }
     }
@@ -247,12 +251,10 @@ impl SealedKey {
         self.sealed_by
     }
 
-    /// Writes the line to a file; it is durable there when this returns.
-    pub(crate) fn save(&self, path: &Path) -> Result<(), FileError> {
+    pub(crate) fn line(&self) -> String {
         let mut line = format!("{} {SEALED} ", self.purpose.magic);
         line.extend(hex::digits(&self.sealed));
-        line += &format!(" {} {}\n", self.fingerprint, self.sealed_by);
-        write_private(path, line.as_bytes())
+        line + &format!(" {} {}\n", self.fingerprint, self.sealed_by)
     }
 }
 
@@ -260,7 +262,13 @@ fn aad(purpose: &KeyPurpose) -> Vec<u8> {
     [AAD, purpose.magic.as_bytes()].concat()
 }
 
-fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<KeyLine, KeyFileError> {
+/// The lines of a text, of which there is at least one.
+fn parse(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<Vec<KeyLine>, KeyFileError> {
+    let lines = if text.is_empty() { vec![""] } else { text.lines().collect() };
+    lines.into_iter().map(|line| parse_line(purpose, path, line)).collect()
+}
+
+fn parse_line(purpose: &'static KeyPurpose, path: &Path, text: &str) -> Result<KeyLine, KeyFileError> {
     let damaged = |what: &str| KeyFileError::Damaged { path: path.to_owned(), what: what.into() };
     let mut words = text.split_ascii_whitespace();
     if words.next() != Some(purpose.magic) {

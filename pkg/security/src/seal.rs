@@ -1,8 +1,8 @@
 //! Sealing: what a manager writes is encrypted before it reaches the disk.
 //!
 //! A manager has one *member key*, in a file of its own. It wraps the *data keys* in the [`Keyring`], a file too:
-//! one data key per start, under which everything of that start is sealed by AES-256-GCM with a counter for the
-//! nonce. A data key is new each time and only one process uses it, so no nonce is ever used twice, also
+//! one data key per start or renewal, under which everything is sealed by AES-256-GCM with a counter for the nonce
+//! until the next one. A data key is new each time and only one process uses it, so no nonce is ever used twice, also
 //! after the directory was restored from a backup.
 //!
 //! What is sealed is bound to its *place*, a few bytes that say where it belongs: moved elsewhere, it does not open.
@@ -121,12 +121,13 @@ impl Keyring {
     /// # Errors
     /// [`SealError::CounterExhausted`].
     pub fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, SealError> {
-        let header = SealHeader { key: self.current(), counter: self.next_counter()? };
+        let current = self.current_key();
+        let header = SealHeader { key: current.id, counter: current.next_counter()? };
         let mut sealed = Vec::with_capacity(HEADER + plain.len() + TAG);
         sealed.extend_from_slice(&header.to_bytes());
         sealed.extend_from_slice(plain);
         let about = value_aad(header, place);
-        let tag = self.current_cipher().seal(header.counter, &about, &mut sealed[HEADER..]);
+        let tag = current.cipher.seal(header.counter, &about, &mut sealed[HEADER..]);
         sealed.extend_from_slice(&tag);
         Ok(sealed)
     }

@@ -2,29 +2,34 @@
 //! so that no log, snapshot or state holds their bytes.
 //!
 //! It is one line of text in a file of its own (`crate::key_file`). Two keys are derived from it by HKDF-SHA256: one
-//! seals by AES-256-GCM, one makes fingerprints by HMAC-SHA256.
+//! seals by AES-256-GCM, one makes fingerprints by HMAC-SHA256. While it is replaced, the file has two lines: both keys
+//! open, and the first one seals.
 //!
 //! | sealed     | content                                                      |
 //! |------------|--------------------------------------------------------------|
-//! | header     | format version u8                                            |
+//! | header     | format version u8, fingerprint of the key in 8 bytes         |
 //! | body       | random nonce of 12 bytes, ciphertext, tag of 16              |
 //!
 //! Authenticated with it: `warren secret object`, the format version and the id of the secret object. The number of the
-//! version is not, since `apply` allocates it; the fingerprint says whether these are the expected bytes.
+//! version is not, since `apply` allocates it; the fingerprint says whether these are the expected bytes. Format 1 has
+//! no fingerprint of the key.
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use ring::{hkdf, hmac};
-use warren_types::{SealedData, SecretObjectId};
+use warren_types::{NAMED_KEY_FORMAT, SealedData, SecretObjectId, SecretObjectKeyId};
 use zeroize::Zeroizing;
 
 use crate::cipher::{Cipher, KEY};
-use crate::files::FileError;
+use crate::files::{self, FileError};
 use crate::key_file::{KeyFileError, KeyFingerprint, KeyPurpose, StoredKey};
 
-/// The format version that this program writes, and the only one it reads.
-const FORMAT: u8 = 1;
+/// The format version that this program writes, and the latest it reads.
+const FORMAT: u8 = NAMED_KEY_FORMAT;
+const UNNAMED_KEY_FORMAT: u8 = 1;
 const AAD: &[u8] = b"warren secret object";
 pub(crate) const PURPOSE: KeyPurpose =
     KeyPurpose { magic: "warren-secret-object-key", fingerprint_context: b"warren secret object key" };
@@ -43,8 +48,14 @@ pub enum SecretObjectKeyError {
     Refused(KeyFingerprint),
 }
 
-/// Seals and opens secret objects. `Debug` shows its fingerprint only.
-pub struct SecretObjectKey {
+/// Seals and opens secret objects. While the key is replaced, it is two keys. `Debug` shows fingerprints only.
+pub struct SecretObjectKey(
+    /// The first one seals. Never empty.
+    ArcSwap<Vec<Arc<DerivedKeys>>>,
+);
+
+/// One key, and what is derived from it.
+struct DerivedKeys {
     file: StoredKey,
     cipher: Cipher,
     fingerprint_key: hmac::Key,
@@ -53,7 +64,8 @@ pub struct SecretObjectKey {
 
 impl fmt::Debug for SecretObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SecretObjectKey({})", self.fingerprint)
+        let fingerprints: Vec<String> = self.0.load().iter().map(|key| key.fingerprint.to_string()).collect();
+        write!(f, "SecretObjectKey({})", fingerprints.join(", "))
     }
 }
 
@@ -63,12 +75,12 @@ impl SecretObjectKey {
     /// # Errors
     /// [`KeyFileError`].
     pub fn load(path: &Path) -> Result<Option<Self>, KeyFileError> {
-        Ok(StoredKey::load(&PURPOSE, path)?.map(Self::new))
+        Ok(Self::of(StoredKey::load(&PURPOSE, path)?))
     }
 
     /// A new key, which is in no file yet.
     pub fn generate() -> Self {
-        Self::new(StoredKey::generate(&PURPOSE))
+        Self::of_one(StoredKey::generate(&PURPOSE))
     }
 
     /// A new key; it is durable in the file, which only its owner can read, when this returns.
@@ -76,15 +88,18 @@ impl SecretObjectKey {
     /// # Errors
     /// [`FileError`].
     pub fn create(path: &Path) -> Result<Self, FileError> {
-        Ok(Self::new(StoredKey::create(&PURPOSE, path)?))
+        let key = Self::generate();
+        key.save(path)?;
+        Ok(key)
     }
 
     /// The key in what [`Self::reveal`] returned; `from` says where that came from, for the error.
     ///
     /// # Errors
     /// [`KeyFileError`], but for those of files.
-    pub fn parse(from: &Path, line: &str) -> Result<Self, KeyFileError> {
-        StoredKey::parse(&PURPOSE, from, line).map(Self::new)
+    pub fn parse(from: &Path, lines: &str) -> Result<Self, KeyFileError> {
+        let missing = || KeyFileError::Damaged { path: from.to_owned(), what: "it is empty".to_owned() };
+        Self::of(StoredKey::parse(&PURPOSE, from, lines)?).ok_or_else(missing)
     }
 
     /// Writes the key to a file, which only its owner can read and which is durable when this returns.
@@ -92,41 +107,83 @@ impl SecretObjectKey {
     /// # Errors
     /// [`FileError`].
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
-        self.file.save(path)
+        files::write_private(path, self.reveal().as_bytes())
     }
 
-    /// The line that its file holds, for another manager of the cluster or for a backup. What is done with it must keep
-    /// it from logs, errors and command lines.
+    /// The lines that its file holds, for another manager of the cluster or for a backup. What is done with them must
+    /// keep them from logs, errors and command lines.
     pub fn reveal(&self) -> Zeroizing<String> {
-        self.file.line()
+        let keys = self.0.load();
+        let lines: Vec<_> = keys.iter().map(|key| key.file.line()).collect();
+        // Never grows, so that no copy is left behind in freed memory.
+        let mut text = Zeroizing::new(String::with_capacity(lines.iter().map(|line| line.len()).sum()));
+        lines.iter().for_each(|line| text.push_str(line));
+        text
     }
 
-    pub(crate) fn stored(&self) -> &StoredKey {
-        &self.file
+    /// What `read` makes of each key; the first one seals.
+    pub(crate) fn stored<T>(&self, read: impl Fn(&StoredKey) -> T) -> Vec<T> {
+        self.0.load().iter().map(|key| read(&key.file)).collect()
     }
 
-    /// Names the key where it must not be shown.
+    /// The keys of a file; `None` if there are none.
+    pub(crate) fn of(keys: Vec<StoredKey>) -> Option<Self> {
+        let keys: Vec<_> = keys.into_iter().map(|key| Arc::new(DerivedKeys::new(key))).collect();
+        (!keys.is_empty()).then(|| Self(ArcSwap::from_pointee(keys)))
+    }
+
+    fn of_one(key: StoredKey) -> Self {
+        Self(ArcSwap::from_pointee(vec![Arc::new(DerivedKeys::new(key))]))
+    }
+
+    /// Names the key that seals where it must not be shown.
     pub fn key_fingerprint(&self) -> KeyFingerprint {
-        self.fingerprint
+        self.0.load()[0].fingerprint
     }
 
-    pub(crate) fn new(key: StoredKey) -> Self {
-        let source = hkdf::Salt::new(hkdf::HKDF_SHA256, PURPOSE.magic.as_bytes()).extract(key.bytes());
-        let derived = "so short a key can be derived";
-        let sealing = source.expand(&[b"seal"], hkdf::HKDF_SHA256).expect(derived);
-        let mut bytes = Zeroizing::new([0; KEY]);
-        sealing.fill(&mut bytes[..]).expect(derived);
-        let prints = source.expand(&[b"fingerprint"], hmac::HMAC_SHA256).expect(derived);
-        let fingerprint = key.fingerprint();
-        Self { file: key, cipher: Cipher::new(&bytes), fingerprint_key: prints.into(), fingerprint }
+    /// The same of all keys that it is.
+    pub fn key_fingerprints(&self) -> Vec<KeyFingerprint> {
+        self.0.load().iter().map(|key| key.fingerprint).collect()
+    }
+
+    /// Whether it is the key that sealed this data, as far as the data says so.
+    pub fn has_key_of(&self, data: &SealedData) -> bool {
+        let named = data.key().map(KeyFingerprint::from);
+        named.is_none_or(|named| self.0.load().iter().any(|key| key.fingerprint == named))
+    }
+
+    /// The same keys, and those of `next`, which open.
+    pub fn with(&self, next: &Self) -> Self {
+        let mut keys = self.0.load().to_vec();
+        for key in next.0.load().iter() {
+            if !keys.iter().any(|known| known.fingerprint == key.fingerprint) {
+                keys.push(key.clone());
+            }
+        }
+        Self(ArcSwap::from_pointee(keys))
+    }
+
+    /// The same keys, of which this one seals; `None` if it is none of them.
+    pub fn sealing_with(&self, id: SecretObjectKeyId) -> Option<Self> {
+        let mut keys = self.0.load().to_vec();
+        let place = keys.iter().position(|key| SecretObjectKeyId::from(key.fingerprint) == id)?;
+        keys[..=place].rotate_right(1);
+        Some(Self(ArcSwap::from_pointee(keys)))
+    }
+
+    /// The key that seals, without others.
+    pub fn alone(&self) -> Self {
+        Self(ArcSwap::from_pointee(vec![self.0.load()[0].clone()]))
+    }
+
+    /// Seals and opens with the keys of `other` from now on.
+    pub fn replace(&self, other: &Self) {
+        self.0.store(other.0.load_full());
     }
 
     /// Seals the bytes of a version of the secret object `id`. They are fewer than 4 GiB.
     pub fn seal(&self, id: SecretObjectId, plain: &[u8]) -> SealedData {
-        let mut sealed = vec![FORMAT];
-        sealed.append(&mut self.cipher.seal_at_random(&aad(id), plain));
-        let size = u32::try_from(plain.len()).expect("secret objects are bounded far below 4 GiB");
-        SealedData { size, fingerprint: self.fingerprint(id, plain), sealed }
+        self.0.load()[0].seal(id, plain)
     }
 
     /// The bytes of a version of the secret object `id`.
@@ -138,22 +195,62 @@ impl SecretObjectKey {
         id: SecretObjectId,
         data: &SealedData,
     ) -> Result<Zeroizing<Vec<u8>>, SecretObjectKeyError> {
-        let refused = || SecretObjectKeyError::Refused(self.fingerprint);
-        let body = match data.sealed.split_first() {
-            None => return Err(refused()),
-            Some((&FORMAT, body)) => body,
+        let keys = self.0.load();
+        let (opened, named) = match data.sealed.split_first() {
+            Some((&UNNAMED_KEY_FORMAT, body)) => {
+                (keys.iter().find_map(|key| key.open(id, (UNNAMED_KEY_FORMAT, body), data)), None)
+            }
+            Some((&FORMAT, rest)) => {
+                let named = data.key().map(KeyFingerprint::from);
+                let key = keys.iter().find(|key| Some(key.fingerprint) == named);
+                let body = rest.get(size_of::<SecretObjectKeyId>()..);
+                let opened = key.zip(body).and_then(|(key, body)| key.open(id, (FORMAT, body), data));
+                (opened, key.map(|key| key.fingerprint))
+            }
             Some((other, _)) => return Err(SecretObjectKeyError::Format(*other)),
+            None => (None, None),
         };
-        let plain = self.cipher.open_at_random(&aad(id), body).ok_or_else(refused)?;
-        if self.fingerprint(id, &plain) != data.fingerprint {
-            return Err(refused());
-        }
-        Ok(plain)
+        opened.ok_or_else(|| SecretObjectKeyError::Refused(named.unwrap_or(keys[0].fingerprint)))
     }
 
     /// A keyed hash of the bytes as a version of the secret object `id`: equal for equal bytes. Without the key it does
     /// not help to guess them.
     pub fn fingerprint(&self, id: SecretObjectId, plain: &[u8]) -> [u8; 32] {
+        self.0.load()[0].fingerprint(id, plain)
+    }
+}
+
+impl DerivedKeys {
+    fn new(key: StoredKey) -> Self {
+        let source = hkdf::Salt::new(hkdf::HKDF_SHA256, PURPOSE.magic.as_bytes()).extract(key.bytes());
+        let derived = "so short a key can be derived";
+        let sealing = source.expand(&[b"seal"], hkdf::HKDF_SHA256).expect(derived);
+        let mut bytes = Zeroizing::new([0; KEY]);
+        sealing.fill(&mut bytes[..]).expect(derived);
+        let prints = source.expand(&[b"fingerprint"], hmac::HMAC_SHA256).expect(derived);
+        let fingerprint = key.fingerprint();
+        Self { file: key, cipher: Cipher::new(&bytes), fingerprint_key: prints.into(), fingerprint }
+    }
+
+    fn seal(&self, id: SecretObjectId, plain: &[u8]) -> SealedData {
+        let mut sealed = vec![FORMAT];
+        sealed.extend_from_slice(&self.fingerprint.0);
+        sealed.append(&mut self.cipher.seal_at_random(&aad(FORMAT, id), plain));
+        let size = u32::try_from(plain.len()).expect("secret objects are bounded far below 4 GiB");
+        SealedData { size, fingerprint: self.fingerprint(id, plain), sealed }
+    }
+
+    fn open(
+        &self,
+        id: SecretObjectId,
+        (format, body): (u8, &[u8]),
+        data: &SealedData,
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let plain = self.cipher.open_at_random(&aad(format, id), body)?;
+        (self.fingerprint(id, &plain) == data.fingerprint).then_some(plain)
+    }
+
+    fn fingerprint(&self, id: SecretObjectId, plain: &[u8]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.fingerprint_key);
         context.update(&id.0.0.to_be_bytes());
         context.update(plain);
@@ -161,8 +258,8 @@ impl SecretObjectKey {
     }
 }
 
-fn aad(id: SecretObjectId) -> Vec<u8> {
-    [AAD, &[FORMAT], &id.0.0.to_be_bytes()].concat()
+fn aad(format: u8, id: SecretObjectId) -> Vec<u8> {
+    [AAD, &[format], &id.0.0.to_be_bytes()].concat()
 }
 
 #[cfg(test)]

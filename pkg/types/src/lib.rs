@@ -20,6 +20,7 @@ pub mod fixtures;
 pub mod id;
 mod id_range;
 pub mod image_reference;
+pub mod key_rotation;
 pub mod member;
 pub mod name;
 pub mod network;
@@ -59,6 +60,7 @@ pub use id::{
     ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, UserId, VolumeId,
 };
 pub use id_range::{ID_RANGE_SIZE, IdRange};
+pub use key_rotation::{KeyPhase, KeyRotation, NextSecretObjectKey, SealedItem};
 pub use member::{ManagerAddress, Member, MemberId, ParseManagerAddressError, Suffrage};
 pub use name::{ImageDigest, ImageReference, NodeName, SecretObjectName, ServiceName, UserName, VolumeName};
 pub use network::{
@@ -76,7 +78,10 @@ pub use object::{
 };
 pub use public_key::PublicKeyHash;
 pub use quantity::{Bytes, MilliCpu, Resources};
-pub use secret_object::{Login, SealedData, SecretObject, SecretObjectKind, SecretObjectVersion};
+pub use secret_object::{
+    Login, NAMED_KEY_FORMAT, SealedData, SecretObject, SecretObjectKeyId, SecretObjectKind,
+    SecretObjectVersion,
+};
 pub use signal::Signal;
 pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,

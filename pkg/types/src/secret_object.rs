@@ -80,6 +80,20 @@ impl SecretObject {
     }
 }
 
+/// Names a secret object key where it must not be shown: the first 8 bytes of a hash of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SecretObjectKeyId(pub u64);
+
+/// 16 lower-case hexadecimal digits.
+impl fmt::Display for SecretObjectKeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The first byte of sealed data that names the key that sealed it: the id follows, big-endian.
+pub const NAMED_KEY_FORMAT: u8 = 2;
+
 /// The data of one version, sealed under the cluster's secret object key: only managers can open it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedData {
@@ -87,8 +101,17 @@ pub struct SealedData {
     pub size: u32,
     /// A keyed hash of the data, which identifies a repeated request.
     pub fingerprint: [u8; 32],
-    /// Nonce and ciphertext, as `warren-security` writes them.
+    /// Format, key, nonce and ciphertext, as `warren-security` writes them.
     pub sealed: Vec<u8>,
+}
+
+impl SealedData {
+    /// The key that sealed it; `None` if its format does not say so.
+    pub fn key(&self) -> Option<SecretObjectKeyId> {
+        let (format, rest) = self.sealed.split_first()?;
+        let id = rest.first_chunk::<8>().filter(|_| *format == NAMED_KEY_FORMAT)?;
+        Some(SecretObjectKeyId(u64::from_be_bytes(*id)))
+    }
 }
 
 impl fmt::Debug for SealedData {

@@ -5,7 +5,7 @@ use warren_types::spec::{
     UserNamespace,
 };
 use warren_types::{
-    Availability, CaPhase, DataPlane, DesiredTaskState, EndpointMode, Health, NodeCheckOutcome,
+    Availability, CaPhase, DataPlane, DesiredTaskState, EndpointMode, Health, KeyPhase, NodeCheckOutcome,
     NodeCondition, NodeRole, NodeStatus, PauseCause, Protocol, PublishMode, SecretObjectKind, Suffrage,
     TaskState, UserRole, VerificationState, Violation, Violations,
 };
@@ -50,6 +50,7 @@ enums! {
     EndpointMode { Vip Dnsrr } "vip or dnsrr";
     FailureAction { Rollback Pause Continue } "rollback, pause or continue";
     Health { None Starting Healthy Unhealthy } "none, starting, healthy or unhealthy";
+    KeyPhase { Disks Managers Objects Complete } "disks, managers, objects or complete";
     NodeCondition {
         RuntimeUnavailable NetworkUnavailable DiskPressure MemoryPressure ClockSkew RangeConflict NetworkDegraded
         PeersUnreachable
@@ -113,6 +114,7 @@ readers! {
     data_plane: DataPlane
     desired_task_state: DesiredTaskState
     health: Health
+    key_phase: KeyPhase
     node_condition: NodeCondition
     node_role: NodeRole
     node_status: NodeStatus

@@ -2,9 +2,9 @@
 
 use prost::bytes;
 use warren_types::{
-    Bytes, CaHolder, CaRotation, FailureOutcome, LoginToken, Member, Network, Node, ReleasedVolume,
-    RolloutFailure, RolloutKind, RolloutRecord, SealedData, SealedUnlockKey, SecretObject, Timestamp, Token,
-    User, Violation, Violations, Volume,
+    Bytes, CaHolder, CaRotation, FailureOutcome, KeyRotation, LoginToken, Member, Network,
+    NextSecretObjectKey, Node, ReleasedVolume, RolloutFailure, RolloutKind, RolloutRecord, SealedData,
+    SealedItem, SealedUnlockKey, SecretObject, Timestamp, Token, User, Violation, Violations, Volume,
 };
 
 use super::fields::FieldReader;
@@ -13,12 +13,14 @@ use super::wire_form::{
 };
 use crate::v1;
 use crate::v1::ca_holder::Holder;
+use crate::v1::resealed_item::Item;
 use crate::v1::rollout_failure::Outcome;
 
 wire_structs! {
     CaRotation as StoredCaRotation {
         digest, sealed, predecessors, phase, began_at, member_ids: managers, node_ids: nodes, keys
     };
+    KeyRotation as StoredKeyRotation { number, phase, began_at, sealing, next, member_ids: managers };
     Member as StoredMember {
         member_id, id: manager_id, name, address, desired_suffrage, replaces, removing, feature_level: level, version,
         created_at, administrator_key
@@ -33,6 +35,7 @@ wire_structs! {
     RolloutRecord as StoredRollout {
         good_revision, is_rollback: kind, resumed_at, updated, updated_at, failures, image_reason
     };
+    NextSecretObjectKey as StoredNextSecretObjectKey { id, sealed };
     SealedUnlockKey as StoredUnlockKey { id, sealed };
     SecretObject as StoredSecretObject { id, kind, name, version, created_at, updated_at, labels, versions };
     LoginToken as StoredLoginToken { hash, expires_at, used_by };
@@ -78,6 +81,31 @@ impl WireForm<v1::CaHolder> for CaHolder {
 }
 
 required_messages! { CaHolder as CaHolder }
+
+impl WireForm<v1::ResealedItem> for (SealedItem, SealedData) {
+    fn to_wire(&self) -> v1::ResealedItem {
+        let item = match self.0 {
+            SealedItem::SecretObject { id, number } => {
+                Item::SecretObject(v1::SealedVersion { id: id.to_wire(), number })
+            }
+            SealedItem::Authority => Item::Authority(true),
+            SealedItem::UnlockKey => Item::UnlockKey(true),
+        };
+        v1::ResealedItem { item: Some(item), data: self.1.to_wire() }
+    }
+
+    fn from_wire(wire: v1::ResealedItem) -> Result<Self, Violations> {
+        let item = match wire.item {
+            Some(Item::SecretObject(v1::SealedVersion { id, number })) => {
+                SealedItem::SecretObject { id: read_field("id", id)?, number }
+            }
+            Some(Item::Authority(_)) => SealedItem::Authority,
+            Some(Item::UnlockKey(_)) => SealedItem::UnlockKey,
+            None => return Err(Violation::new("item", "is missing").into()),
+        };
+        Ok((item, read_field("data", wire.data)?))
+    }
+}
 
 impl WireForm<v1::StoredVolume> for Volume {
     fn to_wire(&self) -> v1::StoredVolume {

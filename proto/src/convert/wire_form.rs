@@ -11,9 +11,9 @@ use warren_types::spec::{Capability, Constraint, DeviceAccess, PlacementPreferen
 use warren_types::{
     AssignmentVersion, Bytes, CaDigest, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
     ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeLabel,
-    NodeName, PublicKeyHash, Resources, SecretObjectId, SecretObjectName, ServiceId, ServiceName, Signal,
-    Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, UnlockKeyId, UserId, UserName,
-    Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
+    NodeName, PublicKeyHash, Resources, SecretObjectId, SecretObjectKeyId, SecretObjectName, ServiceId,
+    ServiceName, Signal, Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, UnlockKeyId,
+    UserId, UserName, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};
@@ -211,7 +211,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers! { Bytes MilliCpu Timestamp UnlockKeyId }
+numbers! { Bytes MilliCpu SecretObjectKeyId Timestamp UnlockKeyId }
 
 impl WireForm<u64> for Duration {
     fn to_wire(&self) -> u64 {

@@ -448,6 +448,7 @@ impl ClusterSimulation {
                 | StateChange::Addresses
                 | StateChange::ImportedImages
                 | StateChange::CaRenewals
+                | StateChange::KeyRotation
                 | StateChange::Member(_) => {}
             }
         }

@@ -1,22 +1,15 @@
 //! `warren cluster ca`: shows the certificate authority, and replaces it. The managers do that by themselves: the
 //! command begins it and watches.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep_until, timeout_at};
-use warren_client::Client;
 use warren_proto::v1;
 
+use super::rotation::{RotationProgress, wait_complete};
 use crate::args::{CaCommand, GlobalArgs};
 use crate::connect::connect;
-use crate::failure::{CommandError, ExitKind, from_client};
+use crate::failure::{CommandError, from_client};
 use crate::output;
-use crate::progress::ProgressOutput;
 use crate::view::ca::{CaStatusView, progress_lines, progress_summary};
-use crate::view::{duration, joined_names};
-use crate::wait::is_transient;
-
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
+use crate::view::joined_names;
 
 pub async fn run(global: &GlobalArgs, command: CaCommand) -> Result<(), CommandError> {
     match command {
@@ -47,36 +40,22 @@ async fn rotate(global: &GlobalArgs, detach: bool) -> Result<(), CommandError> {
     if detach {
         eprintln!("the certificate authority is being replaced; see `warren cluster ca status`");
     } else {
-        wait_complete(&client, &begun, global.timeout).await?;
+        let texts = (
+            "the certificate authority is not replaced yet",
+            "the cluster continues; give the command again to wait, or see `warren cluster ca status`",
+        );
+        let digest = begun.ca_digest.clone();
+        let progress_of = |seen: &v1::CaStatus| RotationProgress {
+            // Another replacement begins only after this one.
+            is_complete: seen.ca_digest != digest || seen.phase() == v1::CaPhase::Complete,
+            summary: progress_summary(seen),
+            lines: progress_lines(seen),
+        };
+        let fetch = async || client.cluster().ca().await;
+        let complete = wait_complete(texts, global.timeout, begun.clone(), fetch, progress_of).await?;
+        print_remaining(&complete);
     }
     output::print(&format!("{}\n", begun.ca_digest))
-}
-
-async fn wait_complete(client: &Client, begun: &v1::CaStatus, timeout: Duration) -> Result<(), CommandError> {
-    let what = "the certificate authority is not replaced yet";
-    let deadline = Instant::now() + timeout;
-    let (mut progress, mut seen) = (ProgressOutput::new(), begun.clone());
-    while Instant::now() < deadline {
-        // Another replacement begins only after this one.
-        if seen.ca_digest != begun.ca_digest || seen.phase() == v1::CaPhase::Complete {
-            progress.end(&progress_summary(&seen));
-            print_remaining(&seen);
-            return Ok(());
-        }
-        progress.show(&progress_summary(&seen), &progress_lines(&seen));
-        sleep_until(deadline.min(Instant::now() + POLL_INTERVAL)).await;
-        match timeout_at(deadline, client.cluster().ca()).await {
-            Err(_) => break,
-            Ok(Ok(newer)) => seen = newer,
-            Ok(Err(error)) if is_transient(&error) => {}
-            Ok(Err(error)) => return Err(from_client(what, error)),
-        }
-    }
-    let lines = progress_lines(&seen).into_iter().map(|(name, line)| format!("{name}: {line}"));
-    let why: Vec<String> = [progress_summary(&seen)].into_iter().chain(lines).collect();
-    let what = format!("{what} after {}", duration(timeout));
-    let hint = "the cluster continues; give the command again to wait, or see `warren cluster ca status`";
-    Err(CommandError::new(ExitKind::TimedOut, what, why.join("\n"), hint))
 }
 
 /// Who trusts the earlier authority for now.

@@ -28,6 +28,23 @@ impl FakeState {
         }
     }
 
+    fn key_status(&self) -> v1::KeyStatus {
+        let phase = self.key_phase.unwrap_or_default();
+        let is_until = |last: v1::KeyPhase| self.key_phase.is_some() && phase <= i32::from(last);
+        let missing = is_until(v1::KeyPhase::Managers).then(|| "m3".to_owned());
+        let remaining: [(v1::KeyPhase, u32); 2] = [(v1::KeyPhase::Managers, 3), (v1::KeyPhase::Objects, 2)];
+        v1::KeyStatus {
+            number: if self.key_phase.is_some() { 7 } else { 0 },
+            phase,
+            began_at: 1_795_185_000_000,
+            secret_object_key: if phase > i32::from(v1::KeyPhase::Managers) { "cd" } else { "ab" }.repeat(8),
+            managers: 3,
+            missing_managers: missing.into_iter().collect(),
+            objects: 5,
+            remaining_objects: remaining.iter().filter(|(last, _)| is_until(*last)).map(|(_, n)| n).sum(),
+        }
+    }
+
     fn cluster_info(&self) -> v1::InfoResponse {
         v1::InfoResponse {
             cluster_id: "c1".into(),
@@ -148,6 +165,26 @@ impl v1::cluster_server::Cluster for FakeApi {
         assert_eq!(request.into_inner().ca_digest, "ab".repeat(32));
         state.ca_phase = Some(v1::CaPhase::Managers.into());
         Ok(Response::new(state.ca_status()))
+    }
+
+    /// Each look at it is a phase later.
+    async fn get_keys(&self, _: Request<v1::GetKeysRequest>) -> Result<Response<v1::KeyStatus>, Status> {
+        let mut state = self.0.lock().unwrap();
+        let status = state.key_status();
+        if let Some(phase) = &mut state.key_phase {
+            *phase = (*phase + 1).min(v1::KeyPhase::Complete.into());
+        }
+        Ok(Response::new(status))
+    }
+
+    async fn rotate_keys(
+        &self,
+        request: Request<v1::RotateKeysRequest>,
+    ) -> Result<Response<v1::KeyStatus>, Status> {
+        let mut state = self.0.lock().unwrap();
+        assert_eq!(request.into_inner().number, 0);
+        state.key_phase = Some(v1::KeyPhase::Disks.into());
+        Ok(Response::new(state.key_status()))
     }
 
     async fn get_unlock_key(

@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use warren_bootstrap::backup::{self, BackupAuthor};
+use warren_core::Refusal;
 use warren_proto::v1;
 use warren_security::Passphrase;
 use warren_store::problem::status_of;
@@ -31,6 +32,10 @@ impl Api {
         let passphrase = passphrase.map_err(|why| status_of(Violation::new("passphrase", why)))?;
         let (state, now) = (self.read_latest().await?.state.clone(), self.clock.now());
         let (authority, content_key) = (self.authority.load(), self.secret_object_key.clone());
+        if !state.sealed_items().all(|(_, data)| content_key.has_key_of(data)) {
+            // They were replaced since the state was read.
+            return Err(status_of(Refusal::SecretObjectKeyReplaced));
+        }
         let own = state.member(self.member_id).map(|own| own.name.clone());
         let writer = own.map(|name| BackupAuthor { name, is_manager_only: self.is_manager_only });
         let (chunks, stream) = mpsc::channel(MAX_QUEUED_CHUNKS);

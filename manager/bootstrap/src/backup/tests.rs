@@ -95,6 +95,16 @@ fn backup_round_trips() {
 }
 
 #[test]
+fn backup_has_both_secret_object_keys_while_one_is_replaced() {
+    let sample = BackupFixture::new();
+    let both = SecretObjectKey::generate().with(&sample.secret_object_key);
+    let sample = BackupFixture { secret_object_key: both, ..sample };
+    let backup = read(&passphrase(), sample.encrypted()).unwrap();
+    assert_eq!(backup.secret_object_key.key_fingerprints(), sample.secret_object_key.key_fingerprints());
+    assert_eq!(backup.secret_object_key.key_fingerprints().len(), 2);
+}
+
+#[test]
 fn wrong_passphrase_reads_nothing() {
     let sample = BackupFixture::new();
     let sealed = sample.encrypted();

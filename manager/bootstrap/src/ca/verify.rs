@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use warren_core::State;
 use warren_security::seal::KeyFiles;
 use warren_security::{FileError, Identity, KeyFingerprint, Role, SecretObjectKey};
+use warren_types::KeyPhase;
 
 use super::super::member_identity::{
     self, ADMIN_FILE, AUTHORITY_FILE, CertificateIdentity, MANAGER_FILE, MemberIdentity, NODE_FILE,
@@ -85,16 +86,19 @@ fn check_reissuable(
     Ok(())
 }
 
-/// Checks that the secret object key has this fingerprint.
+/// Checks that the secret object key has this fingerprint, or one of both while it is replaced.
 ///
 /// # Errors
 /// [`CaError::SecretObjectKeyMissing`], [`CaError::SecretObjectKeyReplaced`], [`CaError::KeyFile`].
 pub fn verify_secret_object_key(files: &KeyFiles, desired: KeyFingerprint) -> Result<(), CaError> {
     let path = files.dir().join(SECRET_OBJECT_KEY_FILE);
-    match files.secret_object_key(SECRET_OBJECT_KEY_FILE)?.map(|key| key.key_fingerprint()) {
+    match files.secret_object_key(SECRET_OBJECT_KEY_FILE)? {
         None => Err(CaError::SecretObjectKeyMissing(path)),
-        Some(found) if found == desired => Ok(()),
-        Some(found) => Err(CaError::SecretObjectKeyReplaced { path, found, wanted: desired }),
+        Some(key) if key.key_fingerprints().contains(&desired) => Ok(()),
+        Some(key) => {
+            let found = key.key_fingerprint();
+            Err(CaError::SecretObjectKeyReplaced { path, found, wanted: desired })
+        }
     }
 }
 
@@ -118,13 +122,17 @@ pub(super) fn create_secret_object_key(files: &KeyFiles) -> Result<SecretObjectK
     Ok(key)
 }
 
-/// Checks that `key`, which is in `dir`, decrypts the secret objects in `state`.
+/// Checks that `key`, which is in `dir`, decrypts the secret objects in `state`; while it is replaced, but for those
+/// that an earlier key seals.
 ///
 /// # Errors
 /// [`CaError::SecretObjectKeyMismatch`].
 pub fn check_secret_object_key(dir: &Path, key: &SecretObjectKey, state: &State) -> Result<(), CaError> {
+    // After a restart the state may be one from before the key was replaced, and that is forgotten.
+    let is_replaced = state.key_rotation().is_some_and(|rotation| rotation.phase != KeyPhase::Complete);
     let sealed = state.secret_objects().find_map(|content| {
-        content.versions.last_key_value().map(|(_, newest)| (content.id, newest.clone()))
+        let (_, newest) = content.versions.last_key_value()?;
+        (!is_replaced || key.has_key_of(newest)).then(|| (content.id, newest.clone()))
     });
     let Some((id, newest)) = sealed else { return Ok(()) };
     let opened = key.open(id, &newest).map(drop);

@@ -59,6 +59,10 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
     if from.admission_policy != to.admission_policy {
         compare_policies(changes, &from.admission_policy, &to.admission_policy);
     }
+    let phase = |cluster: &Cluster| {
+        cluster.key_rotation.as_ref().map_or("", |rotation| rotation.phase.as_str()).to_owned()
+    };
+    changes.compare("keyRotation", phase(before), phase(after), String::clone);
     let unlock_key = |cluster: &Cluster| cluster.unlock_key.as_ref().map(|key| key.id);
     let shown = |id: &Option<UnlockKeyId>| id.map_or("off".to_owned(), |id| format!("on, unlock key {id}"));
     changes.compare("autolock", unlock_key(before), unlock_key(after), shown);

@@ -176,6 +176,7 @@ impl NetworkHistory {
                 | StateChange::Addresses
                 | StateChange::ImportedImages
                 | StateChange::CaRenewals
+                | StateChange::KeyRotation
                 | StateChange::Member(_) => {}
             }
         }

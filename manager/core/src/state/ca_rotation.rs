@@ -6,9 +6,9 @@ use warren_types::{
 
 use super::State;
 
-/// Who has a certificate of the new authority, and who is missing.
+/// Who has followed the replacement of an authority or of keys, and who is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CaProgress<T> {
+pub struct RotationProgress<T> {
     /// How many there are.
     pub total: usize,
     /// Those without.
@@ -54,29 +54,29 @@ impl State {
     }
 
     /// The managers, but for those that are being removed.
-    pub fn ca_managers(&self) -> CaProgress<&Member> {
+    pub fn ca_managers(&self) -> RotationProgress<&Member> {
         let remaining = || self.members.values().map(|member| &**member).filter(|member| !member.removing);
         let is_missing = |member: &&Member| {
             self.ca_rotation().is_some_and(|rotation| {
                 rotation.phase == CaPhase::Managers && !rotation.managers.contains(&member.member_id)
             })
         };
-        CaProgress { total: remaining().count(), missing: remaining().filter(is_missing).collect() }
+        RotationProgress { total: remaining().count(), missing: remaining().filter(is_missing).collect() }
     }
 
     /// The nodes.
-    pub fn ca_nodes(&self) -> CaProgress<&Node> {
+    pub fn ca_nodes(&self) -> RotationProgress<&Node> {
         let is_missing = |node: &&Node| {
             self.ca_rotation().is_some_and(|rotation| {
                 rotation.phase == CaPhase::Managers || rotation.nodes.contains(&node.id)
             })
         };
         let nodes = || self.nodes.values().map(|node| &**node);
-        CaProgress { total: nodes().count(), missing: nodes().filter(is_missing).collect() }
+        RotationProgress { total: nodes().count(), missing: nodes().filter(is_missing).collect() }
     }
 
     /// The keys of users and administrators, with their names.
-    pub fn ca_users(&self, now: Timestamp) -> CaProgress<String> {
+    pub fn ca_users(&self, now: Timestamp) -> RotationProgress<String> {
         let is_missing = |key: &PublicKeyHash| {
             self.ca_rotation()
                 .is_some_and(|rotation| rotation.phase == CaPhase::Managers || rotation.keys.contains(key))
@@ -90,7 +90,7 @@ impl State {
         let all: Vec<_> = users.chain(administrators).collect();
         let total = all.len();
         let missing = all.into_iter().filter(|(key, _)| is_missing(key)).map(|(_, name)| name).collect();
-        CaProgress { total, missing }
+        RotationProgress { total, missing }
     }
 
     /// What `member`, which uses `own`, does next; `None` if nothing. It is asked again after each step.

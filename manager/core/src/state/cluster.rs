@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use warren_types::{CaRotation, ClusterId, ClusterSettings, SealedUnlockKey, Timestamp, Violations};
+use warren_types::{
+    CaRotation, ClusterId, ClusterSettings, KeyRotation, SealedUnlockKey, Timestamp, Violations,
+};
 
 /// Default prefix length of a node's subnet: 253 tasks per node.
 const DEFAULT_NODE_PREFIX: u8 = 24;
@@ -41,6 +43,8 @@ pub struct Cluster {
     pub ca_rotation: Option<Arc<CaRotation>>,
     /// What managers lock the keys on their disks with; `None` while autolock is off.
     pub unlock_key: Option<Arc<SealedUnlockKey>>,
+    /// The newest replacement of the keys that encrypt what managers store; `None` before the first.
+    pub key_rotation: Option<Arc<KeyRotation>>,
 }
 
 impl Cluster {
@@ -56,6 +60,7 @@ impl Cluster {
             settings: ClusterSettings::default(),
             ca_rotation: None,
             unlock_key: None,
+            key_rotation: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! All writes, as proposed. Commands are deltas, contain everything they need, and are idempotent.
 
 mod ca;
-mod key;
+pub mod key;
 mod new_task;
 mod rollout_step;
 mod timing;

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
-    AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id,
-    RareTaskFields, Revision, SealedData, SealedUnlockKey, Service, Task, TaskExit, TaskId, TaskStatus,
-    TaskStatusDetails, UserNamespace, VerificationSettings,
+    AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id, KeyPhase,
+    KeyRotation, NextSecretObjectKey, RareTaskFields, Revision, SealedData, SealedUnlockKey, Service, Task,
+    TaskExit, TaskId, TaskStatus, TaskStatusDetails, UserNamespace, VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -156,6 +156,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
             },
         ca_rotation,
         unlock_key,
+        key_rotation,
     } = cluster;
     // Clusters from before this setting have its default.
     let is_default = *max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -186,6 +187,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let policy = if is_default { 0 } else { spec(HashKind::AdmissionPolicy, admission_policy) };
     let known = extension(known, 6, policy);
     let known = extension(known, 7, unlock_key.as_deref().map_or(0, self::unlock_key));
+    let known = extension(known, 8, key_rotation.as_deref().map_or(0, self::key_rotation));
     extension(known, 9, user_namespace_word(*default_user_namespace))
 }
 
@@ -194,6 +196,22 @@ fn user_namespace_word(namespace: UserNamespace) -> u64 {
         UserNamespace::Host => 0,
         UserNamespace::Private => 1,
     }
+}
+
+fn key_rotation(rotation: &KeyRotation) -> u64 {
+    let KeyRotation { number, phase, began_at, sealing, next, managers } = rotation;
+    let phase = match phase {
+        KeyPhase::Disks => 1,
+        KeyPhase::Managers => 2,
+        KeyPhase::Objects => 3,
+        KeyPhase::Complete => 4,
+    };
+    let sealing = list(sealing.iter().map(|id| id.0));
+    let next = next
+        .as_ref()
+        .map(|NextSecretObjectKey { id, sealed }| list([id.0].into_iter().chain(sealed_data(sealed))));
+    let managers = list(managers.iter().copied());
+    list([*number, phase, began_at.0, sealing, next.unwrap_or_default(), managers].into_iter())
 }
 
 fn unlock_key(SealedUnlockKey { id, sealed }: &SealedUnlockKey) -> u64 {

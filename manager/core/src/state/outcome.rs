@@ -107,6 +107,8 @@ pub enum StateChange {
     ImportedImages,
     /// Who has a certificate of the new authority.
     CaRenewals,
+    /// Who has replaced its keys, or what is sealed with the new one.
+    KeyRotation,
     /// A manager.
     Member(MemberId),
 }

@@ -312,6 +312,11 @@ pub enum Refusal {
         /// Bytes of all of them, their kept versions too, sealed.
         wanted: u64,
     },
+    /// It is sealed with an earlier key, or has not been sealed again yet.
+    #[error(
+        "the keys of the cluster are being replaced; try again in a moment, or see `warren cluster key status`"
+    )]
+    SecretObjectKeyReplaced,
     /// A rollback is impossible, since a secret or config that the revision uses is deleted.
     #[error(
         "revision {revision} of service {service} uses version {number} of {kind} {name}, which has been deleted; \

@@ -1,11 +1,12 @@
 //! Commands.
 
 use warren_core::state::{HeldVolumes, VolumeData};
-use warren_core::{CaCommand, Command, KeyCommand, NewTask, RolloutStep};
+use warren_core::{CaCommand, Command, KeyCommand, KeyRotationStep, NewTask, RolloutStep};
 use warren_proto::convert::{WireForm, read_field};
 use warren_proto::v1;
 use warren_proto::v1::advance_rollout::Step;
 use warren_proto::v1::command::Command as Wire;
+use warren_proto::v1::rotate_keys::Step as KeyStep;
 use warren_types::{Bytes, Timestamp, Violation, Violations};
 
 /// The commands whose messages have the same fields: `message field`, or `message field: command field`.
@@ -90,6 +91,16 @@ macro_rules! commands {
                 Wire::SetUnlockKey(w) => Command::Key(KeyCommand::SetUnlockKey {
                     key: read_field("key", w.key)?,
                     replaces: read_field("replaces", w.replaces)?,
+                    at: Timestamp(w.at),
+                }),
+                Wire::RotateKeys(w) => Command::Key(KeyCommand::Rotate {
+                    number: w.number,
+                    step: key_rotation_step(w.step)?,
+                    at: Timestamp(w.at),
+                }),
+                Wire::ResealData(w) => Command::Key(KeyCommand::Reseal {
+                    number: w.number,
+                    items: read_field("items", w.items)?,
                     at: Timestamp(w.at),
                 }),
                 Wire::RemoveVolume(w) => Command::RemoveVolume {
@@ -191,7 +202,33 @@ fn wire_key_command(command: &KeyCommand) -> Wire {
             replaces: replaces.to_wire(),
             at: at.to_wire(),
         }),
+        KeyCommand::Rotate { number, step, at } => {
+            let step = match step {
+                KeyRotationStep::Begin => KeyStep::Begin(true),
+                KeyRotationStep::Record { phase, member } => {
+                    KeyStep::Record(v1::KeyRecord { phase: phase.to_wire(), member_id: *member })
+                }
+                KeyRotationStep::Offer(next) => KeyStep::Offer(next.to_wire()),
+                KeyRotationStep::Advance(phase) => KeyStep::Advance(phase.to_wire()),
+            };
+            Wire::RotateKeys(v1::RotateKeys { number: *number, step: Some(step), at: at.to_wire() })
+        }
+        KeyCommand::Reseal { number, items, at } => {
+            Wire::ResealData(v1::ResealData { number: *number, items: items.to_wire(), at: at.to_wire() })
+        }
     }
+}
+
+fn key_rotation_step(wire: Option<KeyStep>) -> Result<KeyRotationStep, Violations> {
+    Ok(match wire {
+        None => return Err(Violation::new("step", "is missing").into()),
+        Some(KeyStep::Begin(_)) => KeyRotationStep::Begin,
+        Some(KeyStep::Record(v1::KeyRecord { phase, member_id })) => {
+            KeyRotationStep::Record { phase: read_field("phase", phase)?, member: member_id }
+        }
+        Some(KeyStep::Offer(next)) => KeyRotationStep::Offer(read_field("offer", next)?),
+        Some(KeyStep::Advance(phase)) => KeyRotationStep::Advance(read_field("advance", phase)?),
+    })
 }
 
 fn wire_new_task(new: &NewTask) -> v1::NewTask {

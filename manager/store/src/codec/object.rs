@@ -171,6 +171,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.admission_policy = or_default::to_wire(&cluster.settings.admission_policy);
         stored.ca_rotation = cluster.ca_rotation.to_wire();
         stored.unlock_key = cluster.unlock_key.to_wire();
+        stored.key_rotation = cluster.key_rotation.to_wire();
         stored.default_user_namespace = unless_host(cluster.settings.default_user_namespace).to_wire();
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
@@ -215,6 +216,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
             },
             ca_rotation: read_field("cluster.caRotation", stored.ca_rotation)?,
             unlock_key: read_field("cluster.unlockKey", stored.unlock_key)?,
+            key_rotation: read_field("cluster.keyRotation", stored.key_rotation)?,
         }))
     };
     let removed = |(node, index)| Ok((read_field("cluster.removed_nodes", node)?, index));

@@ -30,6 +30,7 @@ use warren_types::MemberId;
 use self::compaction::Compaction;
 pub use self::error::DriverError;
 use self::input::MAX_PROPOSALS_PER_WRITE;
+use self::key_renewal::KeyRenewal;
 use self::log_writer::LogWriter;
 use self::received_snapshots::ReceivedSnapshots;
 use self::snapshot_retry::{SnapshotRetry, sleep_until};
@@ -88,6 +89,8 @@ pub struct RaftDriver {
     snapshotter: Snapshotter,
     snapshot_retry: SnapshotRetry,
     received_snapshots: ReceivedSnapshots,
+    /// Continues after each iteration.
+    key_renewal: Option<KeyRenewal>,
     publisher: StatePublisher,
     inbox: DriverInbox,
     transport: Box<dyn RaftTransport>,
@@ -159,6 +162,7 @@ impl RaftDriver {
             snapshotter,
             snapshot_retry: SnapshotRetry::default(),
             received_snapshots: ReceivedSnapshots::default(),
+            key_renewal: None,
             publisher,
             inbox,
             transport,
@@ -241,7 +245,7 @@ impl RaftDriver {
         if self.snapshotter.is_due() && self.snapshot_retry.due().is_none() {
             self.start_snapshot();
         }
-        Ok(())
+        if self.log_writer.stall().is_none() { self.continue_key_renewal() } else { Ok(()) }
     }
 
     /// Whether a write has just completed. Its callers are answered before the next write begins, so that
@@ -278,6 +282,9 @@ impl RaftDriver {
         self.snapshot_retry.record_start();
         // `None` if a later snapshot exists by now.
         let Some(meta) = self.replica.raft().snapshot_meta(self.replica.applied().index) else { return };
+        if let Some(renewal) = &mut self.key_renewal {
+            renewal.record_start(&meta);
+        }
         if let Err(error) = self.snapshotter.start(self.replica.state().clone(), meta) {
             self.snapshot_retry.record_failure(&error);
         }
@@ -287,6 +294,9 @@ impl RaftDriver {
         match ended {
             Ok(WrittenSnapshot { index, .. }) => {
                 self.snapshot_retry.record_success();
+                if let Some(compaction) = self.key_renewal.as_mut().and_then(|it| it.record_written(index)) {
+                    self.compaction = Some(compaction);
+                }
                 self.replica.add_event(Event::Snapshotted { index });
             }
             Err(error) => self.snapshot_retry.record_failure(&error),
@@ -328,6 +338,7 @@ mod compaction;
 mod effects;
 pub mod error;
 mod input;
+mod key_renewal;
 pub mod log_summary;
 pub mod log_write;
 pub mod log_writer;

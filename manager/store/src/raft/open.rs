@@ -138,6 +138,8 @@ pub struct OpenedStore {
     pub driver_exit: DriverExit,
     /// Snapshots for and from other managers.
     pub snapshot_exchange: SnapshotExchange,
+    /// What seals the log and the snapshots.
+    pub keyring: Arc<Keyring>,
 }
 
 /// Rejects a directory whose log is missing: a member without its acknowledged entries could help to elect a
@@ -237,7 +239,7 @@ pub(crate) fn open_with_log(
         own_id: own,
         machine,
         log_writer: log,
-        keyring,
+        keyring: keyring.clone(),
         snapshotter,
         state,
         publisher,
@@ -246,7 +248,7 @@ pub(crate) fn open_with_log(
         data_dir,
     };
     let ended = driver::spawn(parts, stop).map_err(OpenStoreError::Thread)?;
-    Ok(OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots })
+    Ok(OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots, keyring })
 }
 
 /// A snapshot as stored: complete and still encrypted.

@@ -13,6 +13,7 @@ use warren_core::State;
 use warren_log::{Error, SnapshotMeta};
 use warren_replica::SnapshotSchedule;
 pub use warren_replica::SnapshotThresholds;
+use warren_security::FileError;
 
 pub use self::exchange::{SnapshotError, SnapshotExchange};
 pub use self::files::{SnapshotFiles, snapshot_aad};
@@ -63,6 +64,17 @@ impl Snapshotter {
     /// Whether a snapshot is due.
     pub fn is_due(&self) -> bool {
         self.schedule.is_due()
+    }
+
+    /// Whether a snapshot is being written, or its result was not received.
+    pub fn is_writing(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Forgets the data keys that seal neither snapshots from the index `oldest` on nor anything to come. Returns how
+    /// many earlier ones are left; `None` while a file is being written.
+    pub fn forget_unused_keys(&self, oldest: u64) -> Option<Result<usize, FileError>> {
+        self.files.forget_unused_keys(oldest)
     }
 
     /// Starts writing `state`, which `meta` describes.

@@ -13,7 +13,7 @@ use warren_core::State;
 use warren_replica::AppliedWrite;
 use warren_types::MemberId;
 
-use super::{ChangeError, ProposeError};
+use super::{ChangeError, KeyRenewalError, ProposeError};
 
 /// Maximum number of queued requests, and of queued inputs from other managers.
 const MAX_QUEUED_REQUESTS: usize = 1024;
@@ -43,6 +43,8 @@ pub enum DriverRequest {
     },
     /// A leadership transfer; `None`: to the voter with the longest log.
     TransferLeadership(Option<MemberId>),
+    /// A renewal of the data key; answered when no earlier one is left.
+    RenewDataKey(oneshot::Sender<Result<(), KeyRenewalError>>),
 }
 
 /// Input from other managers.

@@ -13,12 +13,14 @@ use warren_replica::ReadRoute;
 use warren_types::MemberId;
 
 use super::inbox::{DriverRequest, RaftInput};
-use super::{ChangeError, ProposeError, PublishedState, Store, TransferError, WriteStall};
+use super::{ChangeError, KeyRenewalError, ProposeError, PublishedState, Store, TransferError, WriteStall};
 
 /// How long a read waits for a leader.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a leader waits for its successor.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a renewal of the data key may take: it writes the state once.
+const KEY_RENEWAL_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Store {
     /// Raft id of this manager.
@@ -101,6 +103,19 @@ impl Store {
             }
         };
         timeout(TRANSFER_TIMEOUT, over).await.map_err(|_| TransferError::Timeout(TRANSFER_TIMEOUT))
+    }
+
+    /// Seals with a new data key, writes what the log and the snapshot have with it, and forgets all earlier ones.
+    ///
+    /// # Errors
+    /// [`KeyRenewalError`].
+    pub async fn renew_data_key(&self) -> Result<(), KeyRenewalError> {
+        let (reply, renewed) = oneshot::channel();
+        let requested = self.driver.requests.send(DriverRequest::RenewDataKey(reply)).await;
+        requested.map_err(|_| KeyRenewalError::Stopping)?;
+        let late = |_| KeyRenewalError::Timeout(KEY_RENEWAL_TIMEOUT);
+        let renewed = timeout(KEY_RENEWAL_TIMEOUT, renewed).await.map_err(late)?;
+        renewed.unwrap_or(Err(KeyRenewalError::Stopping))
     }
 
     /// The leader's view of its peers, at most a quarter of a second old; empty on a follower.

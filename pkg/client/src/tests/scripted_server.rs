@@ -358,6 +358,17 @@ impl v1::cluster_server::Cluster for ScriptedApiServer {
         Err(Status::unimplemented("not in the script"))
     }
 
+    async fn rotate_keys(
+        &self,
+        _: Request<v1::RotateKeysRequest>,
+    ) -> Result<Response<v1::KeyStatus>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn get_keys(&self, _: Request<v1::GetKeysRequest>) -> Result<Response<v1::KeyStatus>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
     async fn get_unlock_key(
         &self,
         _: Request<v1::GetUnlockKeyRequest>,

@@ -11,6 +11,9 @@
 //!
 //! The form of `member.key` says whether the manager is locked. It is written first, and each file as a whole: after a
 //! crash between two of them, the others are read in either form until [`KeyFiles::rewrite`] has completed the change.
+//!
+//! While the member key is replaced, `member.key` has a line for the next one as well. The keyring says which of them
+//! is in use, and each opens what it sealed, until [`KeyFiles::rewrite`] has sealed everything with the one in use.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -18,11 +21,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warren_types::UnlockKeyId;
+use zeroize::Zeroizing;
 
 use super::member::MemberKey;
 use crate::certificate_bundle::{self, CertificateBundle};
 use crate::files::{self, FileError};
-use crate::key_file::{KeyFileError, KeyLine, SealedKey};
+use crate::key_file::{KeyFileError, KeyFingerprint, KeyLine, SealedKey, StoredKey};
 use crate::{
     CertificateAuthority, Credentials, MaterialError, PrivateKey, SecretObjectKey, UnlockKey,
     secret_object_key,
@@ -41,12 +45,30 @@ pub struct KeyFiles {
 /// What opens the files.
 #[derive(Clone, Default)]
 struct Lock {
-    /// `None` until the manager's log is opened for the first time.
-    member: Option<Arc<MemberKey>>,
+    /// The first one is in use. None until the manager's log is opened for the first time.
+    members: Vec<StoredMember>,
     /// What seals the member key; `None` while the manager is not locked.
     unlock_key: Option<UnlockKeyId>,
     /// The other keys were written in the form that this demands.
     is_complete: bool,
+}
+
+/// A member key, and its sealed form while the manager is locked.
+#[derive(Clone)]
+struct StoredMember {
+    key: Arc<MemberKey>,
+    sealed: Option<Arc<SealedKey>>,
+}
+
+impl StoredMember {
+    fn new(key: Arc<MemberKey>, unlock_key: Option<&UnlockKey>) -> Self {
+        let sealed = unlock_key.map(|unlock_key| Arc::new(key.lock(unlock_key)));
+        Self { key, sealed }
+    }
+
+    fn line(&self) -> Zeroizing<String> {
+        self.sealed.as_ref().map_or_else(|| self.key.line(), |sealed| Zeroizing::new(sealed.line()))
+    }
 }
 
 impl fmt::Debug for KeyFiles {
@@ -61,10 +83,11 @@ impl KeyFiles {
     /// # Errors
     /// [`KeyFileError`].
     pub fn locked_with(dir: &Path) -> Result<Option<UnlockKeyId>, KeyFileError> {
-        Ok(match MemberKey::load_line(&dir.join(MEMBER_FILE))? {
-            Some(KeyLine::Sealed(sealed)) => Some(sealed.sealed_by().into()),
-            Some(KeyLine::Plain(_)) | None => None,
-        })
+        let lines = MemberKey::load_lines(&dir.join(MEMBER_FILE))?;
+        Ok(lines.iter().find_map(|line| match line {
+            KeyLine::Sealed(sealed) => Some(sealed.sealed_by().into()),
+            KeyLine::Plain(_) => None,
+        }))
     }
 
     /// Opens the keys in the manager's directory `dir`, with `unlock_key` if they are locked.
@@ -73,27 +96,26 @@ impl KeyFiles {
     /// [`KeyFileError`], above all [`KeyFileError::Locked`] and [`KeyFileError::WrongUnlockKey`].
     pub fn open(dir: &Path, unlock_key: Option<&UnlockKey>) -> Result<Arc<Self>, KeyFileError> {
         let path = dir.join(MEMBER_FILE);
-        let lock = match MemberKey::load_line(&path)? {
-            None => Lock::default(),
-            Some(KeyLine::Plain(key)) => {
-                Lock { member: Some(Arc::new(MemberKey::of(key))), ..Lock::default() }
-            }
-            Some(KeyLine::Sealed(sealed)) => {
-                let Some(key) = unlock_key else { return Err(KeyFileError::Locked { path }) };
-                let (wanted, found) = (UnlockKeyId::from(sealed.sealed_by()), key.id());
-                if wanted != found {
-                    return Err(KeyFileError::WrongUnlockKey { path, wanted, found });
+        let mut lock = Lock::default();
+        for line in MemberKey::load_lines(&path)? {
+            let (key, sealed) = match line {
+                KeyLine::Plain(key) => (key, None),
+                KeyLine::Sealed(sealed) => {
+                    let Some(key) = unlock_key else { return Err(KeyFileError::Locked { path }) };
+                    let (wanted, found) = (UnlockKeyId::from(sealed.sealed_by()), key.id());
+                    if wanted != found {
+                        return Err(KeyFileError::WrongUnlockKey { path, wanted, found });
+                    }
+                    let Some(opened) = sealed.open(&key.cipher()) else {
+                        let what = "the sealed key does not open".to_owned();
+                        return Err(KeyFileError::Damaged { path, what });
+                    };
+                    lock.unlock_key = Some(found);
+                    (opened, Some(Arc::new(sealed)))
                 }
-                let Some(opened) = sealed.open(&key.cipher()) else {
-                    return Err(KeyFileError::Damaged {
-                        path,
-                        what: "the sealed key does not open".to_owned(),
-                    });
-                };
-                let member = Some(Arc::new(MemberKey::of(opened)));
-                Lock { member, unlock_key: Some(found), is_complete: false }
-            }
-        };
+            };
+            lock.members.push(StoredMember { key: Arc::new(MemberKey::of(key)), sealed });
+        }
         Ok(Arc::new(Self { dir: dir.to_owned(), lock: Mutex::new(lock) }))
     }
 
@@ -114,15 +136,13 @@ impl KeyFiles {
     /// [`KeyFileError`]: the manager is locked as before.
     pub fn set_unlock_key(&self, key: Option<&UnlockKey>) -> Result<(), KeyFileError> {
         let mut lock = self.lock();
-        let path = self.dir.join(MEMBER_FILE);
-        let Some(member) = &lock.member else {
-            return Err(KeyFileError::Damaged { path, what: "it is missing".to_owned() });
-        };
-        match key {
-            Some(key) => member.lock(key).save(&path)?,
-            None => member.save(&path)?,
+        if lock.members.is_empty() {
+            let what = "it is missing".to_owned();
+            return Err(KeyFileError::Damaged { path: self.dir.join(MEMBER_FILE), what });
         }
-        (lock.unlock_key, lock.is_complete) = (key.map(UnlockKey::id), false);
+        let members = lock.members.iter().map(|member| StoredMember::new(member.key.clone(), key)).collect();
+        self.save_members(&mut lock, members)?;
+        lock.unlock_key = key.map(UnlockKey::id);
         Ok(())
     }
 
@@ -132,33 +152,38 @@ impl KeyFiles {
     }
 
     /// Writes keys that are not in the form that the lock demands: the private keys in the files `certificates`, and
-    /// the secret object key. Files that do not exist are left out.
+    /// the secret object key. Files that do not exist are left out. Only the member key in use is left then.
     ///
     /// # Errors
     /// [`KeyFileError`]; a repeated call completes it.
     pub fn rewrite(&self, certificates: &[&str], secret_object_key: &str) -> Result<(), KeyFileError> {
-        let is_locked = self.unlock_key().is_some();
+        let Lock { unlock_key, members, .. } = self.lock().clone();
+        let (is_locked, is_replaced) = (unlock_key.is_some(), members.len() > 1);
         for file in certificates {
             let text = match files::read_private(&self.dir.join(file)) {
                 Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => continue,
                 text => text?,
             };
-            if certificate_bundle::is_sealed(&text) != is_locked {
+            if certificate_bundle::is_sealed(&text) != is_locked || is_locked && is_replaced {
                 self.save_bundle(file, &self.open_bundle(file, &text)?)?;
             }
         }
-        match KeyLine::load(&secret_object_key::PURPOSE, &self.dir.join(secret_object_key))? {
-            Some(KeyLine::Plain(key)) if is_locked => {
-                self.save_secret_object_key(secret_object_key, &SecretObjectKey::new(key))?;
-            }
-            Some(KeyLine::Sealed(_)) if !is_locked => {
-                if let Some(key) = self.secret_object_key(secret_object_key)? {
-                    self.save_secret_object_key(secret_object_key, &key)?;
-                }
-            }
-            _ => {}
+        let lines = KeyLine::load(&secret_object_key::PURPOSE, &self.dir.join(secret_object_key))?;
+        let is_wanted = |line: &KeyLine| match line {
+            KeyLine::Plain(_) => !is_locked,
+            KeyLine::Sealed(_) => is_locked && !is_replaced,
+        };
+        if !lines.iter().all(is_wanted)
+            && let Some(key) = self.secret_object_key(secret_object_key)?
+        {
+            self.save_secret_object_key(secret_object_key, &key)?;
         }
-        self.lock().is_complete = true;
+        let mut lock = self.lock();
+        if is_replaced {
+            let in_use = lock.members[..1].to_vec();
+            self.save_members(&mut lock, in_use)?;
+        }
+        lock.is_complete = true;
         Ok(())
     }
 
@@ -221,16 +246,19 @@ impl KeyFiles {
     /// [`KeyFileError`].
     pub fn secret_object_key(&self, file: &str) -> Result<Option<SecretObjectKey>, KeyFileError> {
         let path = self.dir.join(file);
-        let key = match KeyLine::load(&secret_object_key::PURPOSE, &path)? {
-            None => return Ok(None),
-            Some(KeyLine::Plain(key)) => key,
-            Some(KeyLine::Sealed(sealed)) => {
-                let opened = self.lock().member.as_ref().and_then(|member| sealed.open(&member.cipher()));
-                let what = "the sealed key does not open with the member key".to_owned();
-                opened.ok_or(KeyFileError::Damaged { path, what })?
+        let lines = KeyLine::load(&secret_object_key::PURPOSE, &path)?;
+        let open = |line: KeyLine| -> Result<StoredKey, KeyFileError> {
+            match line {
+                KeyLine::Plain(key) => Ok(key),
+                KeyLine::Sealed(sealed) => {
+                    let what = "the sealed key does not open with the member key".to_owned();
+                    let damaged = KeyFileError::Damaged { path: path.clone(), what };
+                    self.open_with_member(|member| sealed.open(&member.cipher())).ok_or(damaged)
+                }
             }
         };
-        Ok(Some(SecretObjectKey::new(key)))
+        let keys: Result<Vec<StoredKey>, KeyFileError> = lines.into_iter().map(open).collect();
+        keys.map(SecretObjectKey::of)
     }
 
     /// Writes the secret object key.
@@ -239,23 +267,63 @@ impl KeyFiles {
     /// [`FileError`].
     pub fn save_secret_object_key(&self, file: &str, key: &SecretObjectKey) -> Result<(), FileError> {
         let path = self.dir.join(file);
-        match self.sealing_key() {
-            None => key.save(&path),
-            Some(member) => SealedKey::seal(key.stored(), &member.cipher(), member.fingerprint()).save(&path),
-        }
+        let Some(member) = self.sealing_key() else { return key.save(&path) };
+        let (cipher, name) = (member.cipher(), member.fingerprint());
+        let lines = key.stored(|key| SealedKey::seal(key, &cipher, name).line());
+        files::write_private(&path, lines.concat().as_bytes())
     }
 
-    /// The key that wraps the data keys; `None` if there is none yet.
-    pub(super) fn member_key(&self) -> Option<Arc<MemberKey>> {
-        self.lock().member.clone()
+    /// The key that wraps the data keys, which is in use from now on: the one with this fingerprint, if it is known.
+    /// `None` if there is none yet.
+    pub(super) fn member_key(&self, wraps: Option<KeyFingerprint>) -> Option<Arc<MemberKey>> {
+        let mut lock = self.lock();
+        let place = lock.members.iter().position(|member| Some(member.key.fingerprint()) == wraps);
+        if let Some(place) = place {
+            lock.members.swap(0, place);
+        }
+        lock.members.first().map(|member| member.key.clone())
     }
 
     /// Writes the first member key. The manager is not locked before it has one.
     pub(super) fn create_member_key(&self, member: &Arc<MemberKey>) -> Result<(), FileError> {
         let mut lock = self.lock();
-        member.save(&self.dir.join(MEMBER_FILE))?;
-        lock.member = Some(member.clone());
+        self.save_members(&mut lock, vec![StoredMember::new(member.clone(), None)])
+    }
+
+    /// Writes another member key beside the one in use; locked by `unlock_key`, if the manager is.
+    pub(super) fn add_member_key(
+        &self,
+        member: &Arc<MemberKey>,
+        unlock_key: Option<&UnlockKey>,
+    ) -> Result<(), KeyFileError> {
+        let mut lock = self.lock();
+        if let Some(wanted) = lock.unlock_key {
+            let (path, found) = (self.dir.join(MEMBER_FILE), unlock_key.map(UnlockKey::id));
+            match found {
+                Some(found) if found == wanted => {}
+                Some(found) => return Err(KeyFileError::WrongUnlockKey { path, wanted, found }),
+                None => return Err(KeyFileError::Locked { path }),
+            }
+        }
+        let unlock_key = unlock_key.filter(|_| lock.unlock_key.is_some());
+        let mut members = lock.members.clone();
+        members.push(StoredMember::new(member.clone(), unlock_key));
+        Ok(self.save_members(&mut lock, members)?)
+    }
+
+    fn save_members(&self, lock: &mut Lock, members: Vec<StoredMember>) -> Result<(), FileError> {
+        let lines: Vec<_> = members.iter().map(StoredMember::line).collect();
+        // Never grows, so that no copy of a key is left behind in freed memory.
+        let mut text = Zeroizing::new(String::with_capacity(lines.iter().map(|line| line.len()).sum()));
+        lines.iter().for_each(|line| text.push_str(line));
+        files::write_private(&self.dir.join(MEMBER_FILE), text.as_bytes())?;
+        (lock.members, lock.is_complete) = (members, false);
         Ok(())
+    }
+
+    /// What the first member key opens that can.
+    fn open_with_member<T>(&self, open: impl Fn(&MemberKey) -> Option<T>) -> Option<T> {
+        self.lock().members.iter().find_map(|member| open(&member.key))
     }
 
     fn lock(&self) -> MutexGuard<'_, Lock> {
@@ -265,8 +333,9 @@ impl KeyFiles {
 
     /// The key that seals the others; `None` while the manager is not locked.
     fn sealing_key(&self) -> Option<Arc<MemberKey>> {
-        let Lock { member, unlock_key, .. } = self.lock().clone();
-        unlock_key.and(member)
+        let lock = self.lock();
+        let member = lock.members.first().map(|member| member.key.clone());
+        lock.unlock_key.and(member)
     }
 
     fn load_bundle(&self, file: &str) -> Result<CertificateBundle, FileError> {
@@ -281,8 +350,8 @@ impl KeyFiles {
                 return CertificateBundle::parse(text);
             }
             let sealed = certificate_bundle::sealed_key(text)?;
-            let opened = |member: Arc<MemberKey>| member.cipher().open_at_random(&aad(file), &sealed);
-            let key = self.member_key().and_then(opened).ok_or(MaterialError::SealedElsewhere)?;
+            let open = |member: &MemberKey| member.cipher().open_at_random(&aad(file), &sealed);
+            let key = self.open_with_member(open).ok_or(MaterialError::SealedElsewhere)?;
             let key = std::str::from_utf8(&key).map_err(|_| MaterialError::SealedElsewhere)?;
             let certificates = certificate_bundle::certificates(text);
             Ok(CertificateBundle { certificates, key: PrivateKey::parse(key)? })

@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use aes_gcm::aead::Generate;
 use sha2::{Digest, Sha256};
@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 use super::SealError;
 use super::key_files::{KeyFiles, MEMBER_FILE};
 use super::member::MemberKey;
+use crate::UnlockKey;
 use crate::cipher::{Cipher, KEY, NONCE, TAG};
 use crate::files::{FileError, read_private_bytes, write_private};
 use crate::key_file::{KeyFileError, KeyFingerprint};
@@ -33,13 +34,20 @@ const MAGIC: &[u8; 8] = b"WRNKEYS\n";
 const CHECKSUM: usize = 32;
 /// How many keys are kept that nothing needs.
 const MAX_RETIRED_KEYS: usize = 64;
+const LAST_ID: &str = "its last data key has the highest id there is";
 const WRAP_AAD: &[u8] = b"warren data key";
 /// Its name in the manager's directory.
 const FILE: &str = "keyring";
 
-/// Names a data key; rises with every start of the manager.
+/// Names a data key; rises with every start of the manager, and with every renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);
+
+impl KeyId {
+    fn next(self) -> Option<Self> {
+        self.0.checked_add(1).map(Self)
+    }
+}
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,18 +110,60 @@ pub enum KeyringError {
 }
 
 /// Seals under a data key that is new in this process, and opens what earlier ones sealed. `Debug` shows no key.
-pub struct Keyring {
-    ciphers: BTreeMap<KeyId, Cipher>,
-    current: KeyId,
-    /// The next nonce under the current key.
+pub struct Keyring(RwLock<DataKeys>);
+
+struct DataKeys {
+    path: PathBuf,
+    /// What the file has, once `is_saved`.
+    stored: KeyringFile,
+    /// Wraps the keys in `stored`.
+    member: Arc<MemberKey>,
+    is_saved: bool,
+    ciphers: BTreeMap<KeyId, Arc<Cipher>>,
+    current: Arc<CurrentKey>,
+}
+
+/// The data key that everything is sealed with now.
+pub(super) struct CurrentKey {
+    pub(super) id: KeyId,
+    pub(super) cipher: Arc<Cipher>,
+    /// The next nonce.
     counter: AtomicU64,
-    /// The file that does not hold the current key yet, and its content.
-    pending_save: Mutex<Option<(PathBuf, Vec<u8>)>>,
+}
+
+impl CurrentKey {
+    /// A new key. `stored` gets it, wrapped by `wrapping`.
+    fn generate(id: KeyId, wrapping: &Cipher, stored: &mut KeyringFile) -> Arc<Self> {
+        let key = Zeroizing::new(<[u8; KEY]>::generate());
+        stored.wrapped.insert(id, WrappedKey::seal(wrapping, id, &key, Generate::generate()));
+        stored.last_id = id;
+        Arc::new(Self { id, cipher: Arc::new(Cipher::new(&key)), counter: AtomicU64::new(1) })
+    }
+
+    /// A number that was never used under this key.
+    pub(super) fn next_counter(&self) -> Result<u64, SealError> {
+        let counted =
+            self.counter.try_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1));
+        counted.map_err(|_| SealError::CounterExhausted(self.id))
+    }
+}
+
+impl DataKeys {
+    /// Writes the file; nothing is changed if that fails.
+    fn store(&mut self, stored: KeyringFile, member: Arc<MemberKey>) -> Result<(), FileError> {
+        write_private(&self.path, &stored.encode(member.fingerprint()))?;
+        (self.stored, self.member, self.is_saved) = (stored, member, true);
+        Ok(())
+    }
+
+    fn damaged(&self, what: String) -> KeyFileError {
+        KeyFileError::Damaged { path: self.path.clone(), what }
+    }
 }
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyring").field("current", &self.current).finish_non_exhaustive()
+        f.debug_struct("Keyring").field("current", &self.current()).finish_non_exhaustive()
     }
 }
 
@@ -139,9 +189,10 @@ impl Keyring {
     /// [`KeyringError`], above all when the files do not fit each other or what is in use.
     pub fn prepare(files: &Arc<KeyFiles>, in_use: &BTreeSet<KeyId>) -> Result<PreparedKeyring, KeyringError> {
         let (member_path, path) = (files.dir().join(MEMBER_FILE), files.dir().join(FILE));
-        let member = files.member_key();
+        let stored = load(&path)?;
+        let member = files.member_key(stored.as_ref().map(|(wanted, _)| *wanted));
         let is_new = member.is_none();
-        let (member, mut stored) = match (load(&path)?, member, in_use.last()) {
+        let (member, mut stored) = match (stored, member, in_use.last()) {
             (None, _, Some(&key)) => return Err(KeyringError::Missing { path, key }),
             (Some(_), None, _) => return Err(KeyringError::MemberKeyMissing { member: member_path }),
             (None, None, None) => (Arc::new(MemberKey::generate()), KeyringFile::default()),
@@ -164,19 +215,16 @@ impl Keyring {
         for (id, wrapped) in &stored.wrapped {
             let key = wrapped.open(&wrapping, *id);
             let key = key.ok_or_else(|| damaged(format!("the data key {id} does not open")))?;
-            ciphers.insert(*id, Cipher::new(&key));
+            ciphers.insert(*id, Arc::new(Cipher::new(&key)));
         }
         let last = in_use.last().copied().max(Some(stored.last_id));
-        let next = last.and_then(|KeyId(last)| last.checked_add(1).map(KeyId));
-        let current = next.ok_or_else(|| damaged("its last data key has the highest id there is".into()))?;
-        let key = Zeroizing::new(<[u8; KEY]>::generate());
-        ciphers.insert(current, Cipher::new(&key));
-        stored.last_id = current;
-        stored.wrapped.insert(current, WrappedKey::seal(&wrapping, current, &key, Generate::generate()));
-        let unsaved = Mutex::new(Some((path, stored.encode(member.fingerprint()))));
-        let member = is_new.then(|| (files.clone(), member));
-        let keyring = Self { ciphers, current, counter: AtomicU64::new(1), pending_save: unsaved };
-        Ok(PreparedKeyring { keyring, member, has_live_keys: !in_use.is_empty() })
+        let next = last.and_then(KeyId::next).ok_or_else(|| damaged(LAST_ID.to_owned()))?;
+        let current = CurrentKey::generate(next, &wrapping, &mut stored);
+        ciphers.insert(next, current.cipher.clone());
+        let new_member = is_new.then(|| (files.clone(), member.clone()));
+        let keys = DataKeys { path, stored, member, is_saved: false, ciphers, current };
+        let keyring = Self(RwLock::new(keys));
+        Ok(PreparedKeyring { keyring, member: new_member, has_live_keys: !in_use.is_empty() })
     }
 
     /// Makes the current key durable, if it is not yet. Nothing that is sealed with it may reach the disk before.
@@ -184,39 +232,106 @@ impl Keyring {
     /// # Errors
     /// [`FileError::Write`]; the key can be used all the same once this was repeated.
     pub fn save(&self) -> Result<(), FileError> {
-        let mut unsaved = self.pending_save.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((path, content)) = &*unsaved {
-            write_private(path, content)?;
-            *unsaved = None;
+        if self.keys().is_saved {
+            return Ok(());
         }
+        let mut keys = self.keys_mut();
+        write_private(&keys.path, &keys.stored.encode(keys.member.fingerprint()))?;
+        keys.is_saved = true;
+        Ok(())
+    }
+
+    /// Seals with a new key from now on, which is durable when this returns.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]; the keys are as before.
+    pub fn renew(&self) -> Result<(), KeyFileError> {
+        let mut keys = self.keys_mut();
+        let next = keys.stored.last_id.next().ok_or_else(|| keys.damaged(LAST_ID.to_owned()))?;
+        let (mut stored, member) = (keys.stored.clone(), keys.member.clone());
+        let current = CurrentKey::generate(next, &member.cipher(), &mut stored);
+        keys.store(stored, member)?;
+        keys.ciphers.insert(next, current.cipher.clone());
+        keys.current = current;
+        Ok(())
+    }
+
+    /// Forgets all keys but the current one and those `in_use`. Returns the earlier ones that are left.
+    ///
+    /// # Errors
+    /// [`FileError`]; no key was forgotten.
+    pub fn forget_unused(&self, in_use: &BTreeSet<KeyId>) -> Result<BTreeSet<KeyId>, FileError> {
+        let mut keys = self.keys_mut();
+        let current = keys.current.id;
+        let is_kept = |id: &KeyId| *id == current || in_use.contains(id);
+        let mut stored = keys.stored.clone();
+        stored.wrapped.retain(|id, _| is_kept(id));
+        let member = keys.member.clone();
+        keys.store(stored, member)?;
+        keys.ciphers.retain(|id, _| is_kept(id));
+        Ok(keys.ciphers.keys().filter(|id| **id != current).copied().collect())
+    }
+
+    /// Wraps the keys with a new member key, beside which [`KeyFiles::rewrite`] still has to remove the earlier one.
+    /// `unlock_key` is the key that locks the manager, if something does.
+    ///
+    /// # Errors
+    /// [`KeyFileError`]; one of both member keys is in use.
+    pub fn replace_member_key(
+        &self,
+        files: &KeyFiles,
+        unlock_key: Option<&UnlockKey>,
+    ) -> Result<(), KeyFileError> {
+        let next = Arc::new(MemberKey::generate());
+        files.add_member_key(&next, unlock_key)?;
+        let mut keys = self.keys_mut();
+        let (wrapping, wrapped_by) = (next.cipher(), keys.member.cipher());
+        let mut stored = KeyringFile { last_id: keys.stored.last_id, wrapped: BTreeMap::new() };
+        for (id, wrapped) in &keys.stored.wrapped {
+            let key = wrapped.open(&wrapped_by, *id);
+            let key = key.ok_or_else(|| keys.damaged(format!("the data key {id} does not open")))?;
+            stored.wrapped.insert(*id, WrappedKey::seal(&wrapping, *id, &key, Generate::generate()));
+        }
+        keys.store(stored, next.clone())?;
+        files.member_key(Some(next.fingerprint()));
         Ok(())
     }
 
     /// The key that everything is sealed with now.
     pub fn current(&self) -> KeyId {
-        self.current
+        self.keys().current.id
     }
 
-    pub(super) fn current_cipher(&self) -> &Cipher {
-        &self.ciphers[&self.current]
+    pub(super) fn current_key(&self) -> Arc<CurrentKey> {
+        self.keys().current.clone()
     }
 
-    pub(super) fn cipher_for(&self, key: KeyId) -> Result<&Cipher, SealError> {
-        self.ciphers.get(&key).ok_or(SealError::UnknownKey(key))
+    pub(super) fn cipher_for(&self, key: KeyId) -> Result<Arc<Cipher>, SealError> {
+        self.keys().ciphers.get(&key).cloned().ok_or(SealError::UnknownKey(key))
     }
 
-    /// A number that was never used under the current key.
-    pub(super) fn next_counter(&self) -> Result<u64, SealError> {
-        let counted =
-            self.counter.try_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1));
-        counted.map_err(|_| SealError::CounterExhausted(self.current))
+    fn keys(&self) -> RwLockReadGuard<'_, DataKeys> {
+        // No panic leaves them half changed.
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keys_mut(&self) -> RwLockWriteGuard<'_, DataKeys> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A keyring with one key that a test chose, so that what it writes can be foretold.
     #[cfg(test)]
-    pub(super) fn of(current: KeyId, key: &[u8; KEY], counter: u64) -> Self {
-        let ciphers = BTreeMap::from([(current, Cipher::new(key))]);
-        Self { ciphers, current, counter: AtomicU64::new(counter), pending_save: Mutex::default() }
+    pub(super) fn of(id: KeyId, key: &[u8; KEY], counter: u64) -> Self {
+        let cipher = Arc::new(Cipher::new(key));
+        let current = Arc::new(CurrentKey { id, cipher: cipher.clone(), counter: AtomicU64::new(counter) });
+        Self(RwLock::new(DataKeys {
+            path: PathBuf::new(),
+            stored: KeyringFile::default(),
+            member: Arc::new(MemberKey::generate()),
+            is_saved: true,
+            ciphers: BTreeMap::from([(id, cipher)]),
+            current,
+        }))
     }
 }
 
@@ -253,6 +368,7 @@ impl PreparedKeyring {
 }
 
 /// The file's content.
+#[derive(Clone)]
 pub(super) struct KeyringFile {
     pub(super) last_id: KeyId,
     pub(super) wrapped: BTreeMap<KeyId, WrappedKey>,
@@ -265,6 +381,7 @@ impl Default for KeyringFile {
 }
 
 /// A data key under the member key.
+#[derive(Clone)]
 pub(super) struct WrappedKey {
     nonce: [u8; NONCE],
     text: [u8; KEY],

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use zeroize::Zeroizing;
+
 use crate::cipher::Cipher;
-use crate::files::FileError;
 use crate::key_file::{KeyFileError, KeyFingerprint, KeyLine, KeyPurpose, SealedKey, StoredKey};
 use crate::unlock_key::UnlockKey;
 
@@ -14,8 +15,8 @@ const PURPOSE: KeyPurpose =
 pub(super) struct MemberKey(StoredKey);
 
 impl MemberKey {
-    /// What the file has; `None` when there is no file.
-    pub(super) fn load_line(path: &Path) -> Result<Option<KeyLine>, KeyFileError> {
+    /// The lines of the file; none when there is no file.
+    pub(super) fn load_lines(path: &Path) -> Result<Vec<KeyLine>, KeyFileError> {
         KeyLine::load(&PURPOSE, path)
     }
 
@@ -29,9 +30,9 @@ impl MemberKey {
         Self(StoredKey::generate(&PURPOSE))
     }
 
-    /// Writes the key to its file; it is durable there when this returns.
-    pub(super) fn save(&self, path: &Path) -> Result<(), FileError> {
-        self.0.save(path)
+    /// The key as it stands in its file while it is not locked.
+    pub(super) fn line(&self) -> Zeroizing<String> {
+        self.0.line()
     }
 
     /// The key as it stands in its file while it is locked.
@@ -51,10 +52,5 @@ impl MemberKey {
     #[cfg(test)]
     pub(super) fn new(key: [u8; crate::cipher::KEY]) -> Self {
         Self(StoredKey::new(&PURPOSE, key))
-    }
-
-    #[cfg(test)]
-    pub(super) fn line(&self) -> zeroize::Zeroizing<String> {
-        self.0.line()
     }
 }

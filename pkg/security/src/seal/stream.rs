@@ -1,8 +1,10 @@
 //! The format of large data: chunks that are decrypted one by one, in their order; a missing chunk is an error.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
-use super::{HEADER, Keyring, STREAM, SealError, SealHeader};
+use super::keyring::CurrentKey;
+use super::{HEADER, KeyId, Keyring, STREAM, SealError, SealHeader};
 use crate::cipher::TAG;
 
 /// Bytes of plain text in each chunk but the last.
@@ -13,8 +15,8 @@ const LAST_CHUNK: u8 = 1;
 
 /// Seals what is written to it, chunk by chunk. Only [`SealingWriter::finish`] makes it whole: what was written
 /// without it does not open.
-pub struct SealingWriter<'a, W> {
-    keyring: &'a Keyring,
+pub struct SealingWriter<W> {
+    key: Arc<CurrentKey>,
     out: W,
     aad: ChunkAad,
     /// Bytes of plain text in each chunk but the last.
@@ -23,26 +25,26 @@ pub struct SealingWriter<'a, W> {
     plain: Vec<u8>,
 }
 
-impl<'a, W: Write> SealingWriter<'a, W> {
+impl<W: Write> SealingWriter<W> {
     /// Writes a stream that belongs to `place` to `out`.
     ///
     /// # Errors
     /// Those of `out`, and [`SealError::CounterExhausted`].
-    pub fn new(keyring: &'a Keyring, place: &[u8], out: W) -> io::Result<Self> {
+    pub fn new(keyring: &Keyring, place: &[u8], out: W) -> io::Result<Self> {
         Self::with_chunks(keyring, place, out, CHUNK)
     }
 
     /// Chunks of another length, which a reader does not mind.
-    pub(super) fn with_chunks(
-        keyring: &'a Keyring,
-        place: &[u8],
-        mut out: W,
-        chunk: usize,
-    ) -> io::Result<Self> {
-        let counter = keyring.next_counter().map_err(io::Error::other)?;
-        let header = SealHeader { key: keyring.current(), counter };
+    pub(super) fn with_chunks(keyring: &Keyring, place: &[u8], mut out: W, chunk: usize) -> io::Result<Self> {
+        let key = keyring.current_key();
+        let header = SealHeader { key: key.id, counter: key.next_counter().map_err(io::Error::other)? };
         out.write_all(&header.to_bytes())?;
-        Ok(Self { keyring, out, aad: ChunkAad::new(header, place), chunk, plain: Vec::with_capacity(chunk) })
+        Ok(Self { key, out, aad: ChunkAad::new(header, place), chunk, plain: Vec::with_capacity(chunk) })
+    }
+
+    /// The key that seals it.
+    pub fn key_id(&self) -> KeyId {
+        self.key.id
     }
 
     /// Writes the last chunk, and returns what all went to.
@@ -55,8 +57,8 @@ impl<'a, W: Write> SealingWriter<'a, W> {
     }
 
     fn seal_chunk(&mut self, last: u8) -> io::Result<()> {
-        let counter = self.keyring.next_counter().map_err(io::Error::other)?;
-        let tag = self.keyring.current_cipher().seal(counter, self.aad.next(last), &mut self.plain);
+        let counter = self.key.next_counter().map_err(io::Error::other)?;
+        let tag = self.key.cipher.seal(counter, self.aad.next(last), &mut self.plain);
         let length = u32::try_from(self.plain.len()).expect("a chunk is short");
         let mut frame = [last; FRAME];
         frame[1..5].copy_from_slice(&length.to_le_bytes());
@@ -69,7 +71,7 @@ impl<'a, W: Write> SealingWriter<'a, W> {
     }
 }
 
-impl<W: Write> Write for SealingWriter<'_, W> {
+impl<W: Write> Write for SealingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A full chunk waits until it is known not to be the last.
         if self.plain.len() == self.chunk && !bytes.is_empty() {

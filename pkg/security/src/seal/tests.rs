@@ -184,7 +184,7 @@ fn ciphertext_contains_no_plaintext() {
 fn nonces_are_unique_and_exhaustion_stops() {
     let keyring = ring();
     let used = std::thread::scope(|scope| {
-        let count = || (0..1_000).map(|_| keyring.next_counter().unwrap()).collect::<Vec<_>>();
+        let count = || (0..1_000).map(|_| keyring.current_key().next_counter().unwrap()).collect::<Vec<_>>();
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<BTreeSet<_>>()
     });

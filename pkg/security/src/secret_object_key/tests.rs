@@ -6,7 +6,8 @@ use warren_types::Id;
 use super::*;
 
 const KEY_LINE: &str = include_str!("golden/secret-objects.key.1");
-const SEALED: &[u8] = include_bytes!("golden/sealed.1");
+const SEALED_1: &[u8] = include_bytes!("golden/sealed.1");
+const SEALED_2: &[u8] = include_bytes!("golden/sealed.2");
 const ID: SecretObjectId = SecretObjectId(Id(7));
 const TEXT: &[u8] = b"what is sealed";
 
@@ -19,12 +20,17 @@ fn golden() -> (tempfile::TempDir, SecretObjectKey) {
 }
 
 #[test]
-fn earlier_format_opens() {
+fn each_format_opens() {
     let (_dir, key) = golden();
     let fingerprint = key.fingerprint(ID, TEXT);
     let size = TEXT.len() as u32;
-    let sealed = SealedData { size, fingerprint, sealed: SEALED.to_vec() };
-    assert_eq!(key.open(ID, &sealed).unwrap().as_slice(), TEXT);
+    for (sealed, names) in
+        [(SEALED_1, None), (SEALED_2, Some(SecretObjectKeyId::from(key.key_fingerprint())))]
+    {
+        let sealed = SealedData { size, fingerprint, sealed: sealed.to_vec() };
+        assert_eq!(key.open(ID, &sealed).unwrap().as_slice(), TEXT);
+        assert_eq!(sealed.key(), names);
+    }
     let hex: String = crate::hex::digits(&fingerprint).collect();
     assert_eq!(hex, include_str!("golden/fingerprint.1").trim_end());
 }
@@ -40,7 +46,7 @@ fn a_key_is_made_once_and_read_again() {
     let sealed = made.seal(ID, TEXT);
     assert_eq!(read.open(ID, &sealed).unwrap().as_slice(), TEXT);
     assert_eq!(read.fingerprint(ID, TEXT), sealed.fingerprint);
-    assert_eq!((sealed.size as usize, sealed.sealed.len()), (TEXT.len(), TEXT.len() + 29));
+    assert_eq!((sealed.size as usize, sealed.sealed.len()), (TEXT.len(), TEXT.len() + 37));
 }
 
 #[test]
@@ -128,4 +134,41 @@ fn another_manager_gets_the_same_key() {
         SecretObjectKey::parse(std::path::Path::new("the answer"), "warren-secret-object-key 1 x y")
             .unwrap_err();
     assert!(damaged.to_string().starts_with("the answer is damaged"), "{damaged}");
+}
+
+#[test]
+fn replaced_key_opens_until_it_is_left_out() {
+    let (dir, old) = golden();
+    let new = SecretObjectKey::generate();
+    let [old_id, new_id] = [&old, &new].map(|key| SecretObjectKeyId::from(key.key_fingerprint()));
+    let (by_old, by_new) = (old.seal(ID, TEXT), new.seal(ID, TEXT));
+    assert_eq!((by_old.key(), by_new.key()), (Some(old_id), Some(new_id)));
+    assert_ne!(by_old.fingerprint, by_new.fingerprint);
+    assert!(old.open(ID, &by_new).is_err() && new.open(ID, &by_old).is_err());
+
+    let both = old.with(&new);
+    assert_eq!(both.with(&new).key_fingerprints(), both.key_fingerprints());
+    assert_eq!(both.seal(ID, TEXT).key(), Some(old_id));
+    let turned = both.sealing_with(new_id).unwrap();
+    assert_eq!(turned.seal(ID, TEXT).key(), Some(new_id));
+    assert!(old.sealing_with(new_id).is_none());
+    let unnamed = SealedData { sealed: SEALED_1.to_vec(), ..by_old.clone() };
+    for keys in [&both, &turned] {
+        for sealed in [&by_old, &by_new, &unnamed] {
+            assert_eq!(keys.open(ID, sealed).unwrap().as_slice(), TEXT);
+        }
+        let path = dir.path().join("both.key");
+        keys.save(&path).unwrap();
+        let read = SecretObjectKey::load(&path).unwrap().unwrap();
+        assert_eq!(read.key_fingerprints(), keys.key_fingerprints());
+        let copy = SecretObjectKey::parse(std::path::Path::new("the answer"), &keys.reveal()).unwrap();
+        assert_eq!(copy.key_fingerprints(), keys.key_fingerprints());
+    }
+    let alone = turned.alone();
+    assert_eq!(alone.open(ID, &by_new).unwrap().as_slice(), TEXT);
+    assert!(alone.open(ID, &by_old).is_err() && alone.open(ID, &unnamed).is_err());
+
+    old.replace(&turned);
+    assert_eq!(old.key_fingerprints(), turned.key_fingerprints());
+    assert_eq!(old.open(ID, &by_new).unwrap().as_slice(), TEXT);
 }

@@ -16,6 +16,7 @@ mod group;
 mod growth;
 mod host;
 mod identity;
+mod key_rotation;
 mod leaving;
 mod registers;
 mod rejoining;

@@ -21,13 +21,13 @@ fn node_id(number: u128) -> NodeId {
     NodeId(Id(number))
 }
 
-fn apply(state: &mut State, command: &Command) -> ApplyOutcome {
+pub fn apply(state: &mut State, command: &Command) -> ApplyOutcome {
     let outcome = state.apply(TERM, state.applied().index + 1, command);
     state.check().unwrap();
     outcome
 }
 
-fn accept(state: &mut State, command: &Command) {
+pub fn accept(state: &mut State, command: &Command) {
     let outcome = apply(state, command);
     assert!(!matches!(outcome, ApplyOutcome::Rejected(_)), "{command:?}: {outcome:?}");
 }
@@ -51,7 +51,7 @@ fn session(node: NodeId) -> Command {
 }
 
 /// A cluster with so many managers and READY nodes.
-fn cluster(managers: u64, nodes: u128) -> State {
+pub fn cluster(managers: u64, nodes: u128) -> State {
     let mut state = State::new();
     let (ranges, hash) = (vec!["10.0.0.0/16".parse().unwrap()], TokenHash([3; 32]));
     accept(

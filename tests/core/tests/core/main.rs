@@ -19,6 +19,7 @@ mod global_services;
 mod health;
 mod image_pins;
 mod joining;
+mod key_rotation;
 mod label_values;
 mod liveness;
 mod lost;

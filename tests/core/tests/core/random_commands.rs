@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use warren_core::state::StateParts;
-use warren_core::{ApplyOutcome, CaCommand, Command, KeyCommand, NewTask, RolloutStep, State};
+use warren_core::{
+    ApplyOutcome, CaCommand, Command, KeyCommand, KeyRotationStep, NewTask, RolloutStep, State,
+};
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -258,10 +260,28 @@ fn ca_command() -> impl Strategy<Value = CaCommand> {
 
 fn key_command() -> impl Strategy<Value = KeyCommand> {
     let id = || prop::option::of((1..4u64).prop_map(UnlockKeyId));
-    (id(), id(), time()).prop_map(|(key, replaces, at)| {
-        let key = key.map(|id| SealedUnlockKey { id, sealed: sealed(1) });
-        KeyCommand::SetUnlockKey { key, replaces, at }
-    })
+    let phases = [KeyPhase::Disks, KeyPhase::Managers, KeyPhase::Objects, KeyPhase::Complete];
+    let phase = || prop::sample::select(phases.to_vec());
+    let step = prop_oneof![
+        Just(KeyRotationStep::Begin),
+        (phase(), 1..4u64).prop_map(|(phase, member)| KeyRotationStep::Record { phase, member }),
+        (1..4u64).prop_map(|id| {
+            let (id, sealed) = (SecretObjectKeyId(id), sealed(1));
+            KeyRotationStep::Offer(NextSecretObjectKey { id, sealed })
+        }),
+        phase().prop_map(KeyRotationStep::Advance),
+    ];
+    prop_oneof![
+        (id(), id(), time()).prop_map(|(key, replaces, at)| {
+            let key = key.map(|id| SealedUnlockKey { id, sealed: sealed(1) });
+            KeyCommand::SetUnlockKey { key, replaces, at }
+        }),
+        (0..12u64, step, time()).prop_map(|(number, step, at)| KeyCommand::Rotate { number, step, at }),
+        (0..12u64, time()).prop_map(|(number, at)| {
+            let items = vec![(SealedItem::Authority, sealed(2)), (SealedItem::UnlockKey, sealed(2))];
+            KeyCommand::Reseal { number, items, at }
+        }),
+    ]
 }
 
 fn label() -> impl Strategy<Value = (String, String)> {

@@ -41,6 +41,7 @@ fn begin(
     if digest == current || known.is_some_and(|known| known.digest != current) {
         return refused("is not that of the cluster's CA any more; see `warren cluster ca status`");
     }
+    state.check_sealed(sealed)?;
     let earlier = known.map(|known| known.predecessors.as_slice()).unwrap_or_default();
     let predecessors =
         [certificate].into_iter().chain(earlier.iter().map(String::as_str)).take(MAX_PREDECESSORS);

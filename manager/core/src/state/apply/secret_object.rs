@@ -11,6 +11,7 @@ use warren_types::{
 
 use super::{ApplyContext, revision};
 use crate::state::index::total_size;
+use crate::state::key_rotation::is_resealed;
 use crate::state::{
     CommandResponse, MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, ObjectKind, Refusal, State, StateChange,
     digest,
@@ -27,7 +28,11 @@ pub(super) fn create(
     labels: &BTreeMap<String, String>,
     first: &SealedData,
 ) -> Result<CommandResponse, Refusal> {
+    state.check_sealed(first)?;
     if let Some(known) = state.secret_objects.get(&id) {
+        if let Some(kept) = known.versions.get(&1) {
+            state.check_sealed(kept)?;
+        }
         return check_repeat(known, (kind, name), labels, first);
     }
     let mut violations = Violations::default();
@@ -86,7 +91,12 @@ pub(super) fn update(
     next: &SealedData,
 ) -> Result<CommandResponse, Refusal> {
     let known = find(state, id)?;
+    state.check_sealed(next)?;
     let current = known.versions.last_key_value();
+    if let Some((_, current)) = current {
+        // The fingerprints of two keys say nothing about each other.
+        state.check_sealed(current)?;
+    }
     if current.is_some_and(|(_, current)| current.fingerprint == next.fingerprint) {
         return Ok(CommandResponse::SecretObject(known.clone()));
     }
@@ -130,6 +140,19 @@ pub(super) fn remove(
     Ok(CommandResponse::SecretObject(known))
 }
 
+/// Replaces the data of that version by the same, sealed with another key; whether it did.
+pub(super) fn reseal(state: &mut State, id: SecretObjectId, number: u64, data: &SealedData) -> bool {
+    let Some(known) = state.secret_objects.get(&id) else { return false };
+    let is_resealed = known.versions.get(&number).is_some_and(|old| is_resealed(old, data));
+    if !is_resealed || check_size(data).is_err() {
+        return false;
+    }
+    let mut content = SecretObject::clone(known);
+    content.versions.insert(number, Arc::new(data.clone()));
+    store(state, Arc::new(content));
+    true
+}
+
 fn find(state: &State, id: SecretObjectId) -> Result<&Arc<SecretObject>, Refusal> {
     // Its kind is not known any more; most are secrets.
     state
@@ -168,13 +191,17 @@ fn check_total_size(
 }
 
 fn put(state: &mut State, entry: &mut ApplyContext, content: SecretObject) -> CommandResponse {
-    let (id, content) = (content.id, Arc::new(content));
+    let content = Arc::new(content);
+    store(state, content.clone());
+    entry.changes.push(StateChange::SecretObject(content.id));
+    CommandResponse::SecretObject(content)
+}
+
+fn store(state: &mut State, content: Arc<SecretObject>) {
     state.digest_sum.add(digest::secret_object(&content));
     state.index.add_secret_object(&content);
-    if let Some(before) = state.secret_objects.insert(id, content.clone()) {
+    if let Some(before) = state.secret_objects.insert(content.id, content) {
         state.digest_sum.remove(digest::secret_object(&before));
         state.index.release_bytes(&before);
     }
-    entry.changes.push(StateChange::SecretObject(id));
-    CommandResponse::SecretObject(content)
 }

@@ -1,6 +1,8 @@
 //! The writes that change keys of the cluster.
 
-use warren_types::{SealedUnlockKey, Timestamp, UnlockKeyId};
+use warren_types::{
+    KeyPhase, MemberId, NextSecretObjectKey, SealedData, SealedItem, SealedUnlockKey, Timestamp, UnlockKeyId,
+};
 
 /// A change of keys of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,24 +17,62 @@ pub enum KeyCommand {
         /// Time of the command.
         at: Timestamp,
     },
+    /// Replaces the keys that encrypt what managers store. Response: `Cluster`. `Unchanged` if the step was done, or
+    /// something is missing for it.
+    Rotate {
+        /// The number of the replacement.
+        number: u64,
+        /// What is done.
+        step: KeyRotationStep,
+        /// Time of the command.
+        at: Timestamp,
+    },
+    /// Replaces sealed data by the same, sealed with the new secret object key; what was changed meanwhile is left
+    /// out. Response: `Done`.
+    Reseal {
+        /// The number of the replacement.
+        number: u64,
+        /// What is replaced, and by what.
+        items: Vec<(SealedItem, SealedData)>,
+        /// Time of the command.
+        at: Timestamp,
+    },
+}
+
+/// A step of the replacement of the keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyRotationStep {
+    /// Begins one after that with the number, which is complete; 0: after none.
+    Begin,
+    /// A manager has done what the phase asks of it.
+    Record {
+        /// The phase.
+        phase: KeyPhase,
+        /// The manager.
+        member: MemberId,
+    },
+    /// Ends the first phase: managers store this secret object key next.
+    Offer(NextSecretObjectKey),
+    /// Begins this phase, the third or the last.
+    Advance(KeyPhase),
 }
 
 impl KeyCommand {
     pub(super) fn planner_term(&self) -> Option<u64> {
         match self {
-            Self::SetUnlockKey { .. } => None,
+            Self::SetUnlockKey { .. } | Self::Rotate { .. } | Self::Reseal { .. } => None,
         }
     }
 
     pub(super) fn at(&self) -> Timestamp {
         match self {
-            Self::SetUnlockKey { at, .. } => *at,
+            Self::SetUnlockKey { at, .. } | Self::Rotate { at, .. } | Self::Reseal { at, .. } => *at,
         }
     }
 
     pub(super) fn set_at(&mut self, time: Timestamp) {
         match self {
-            Self::SetUnlockKey { at, .. } => *at = time,
+            Self::SetUnlockKey { at, .. } | Self::Rotate { at, .. } | Self::Reseal { at, .. } => *at = time,
         }
     }
 }

@@ -6,9 +6,9 @@ use warren_types::{
     Availability, BoxedDefault, Bytes, CaDigest, ClusterId, DesiredTaskState, FailureOutcome, MilliCpu, Node,
     NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
     NodeVerification, PauseCause, Placement, Protocol, PublicKeyHash, PublishMode, PublishedPort, Resources,
-    RolloutFailure, RolloutKind, SealedData, SecretObjectId, SecretObjectKind, SecretObjectVersion,
-    ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, UnlockKeyId, VerificationState,
-    WireGuardKey,
+    RolloutFailure, RolloutKind, SealedData, SecretObjectId, SecretObjectKeyId, SecretObjectKind,
+    SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, UnlockKeyId,
+    VerificationState, WireGuardKey,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -407,6 +407,18 @@ fn every_cluster_field_changes_hash() {
         |c| c.unlock_key = Some(unlock_key(|k| k.sealed.size = 2).into()),
         |c| c.unlock_key = Some(unlock_key(|k| k.sealed.fingerprint = [2; 32]).into()),
         |c| c.unlock_key = Some(unlock_key(|k| k.sealed.sealed = vec![2]).into()),
+        |c| c.key_rotation = Some(key_rotation(|_| {}).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.number = 2).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.phase = KeyPhase::Managers).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.phase = KeyPhase::Objects).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.phase = KeyPhase::Complete).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.began_at = Timestamp(2)).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.sealing = None).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.sealing = Some(SecretObjectKeyId(2))).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.next = None).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| next_key(r).id = SecretObjectKeyId(2)).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| next_key(r).sealed.size = 2).into()),
+        |c| c.key_rotation = Some(key_rotation(|r| r.managers = [2].into()).into()),
     ];
     check(cluster, &Cluster::new(ClusterId(Id(1)), ranges, Timestamp(1)), changes);
 }
@@ -416,6 +428,24 @@ fn unlock_key(change: fn(&mut SealedUnlockKey)) -> SealedUnlockKey {
     let mut key = SealedUnlockKey { id: UnlockKeyId(1), sealed };
     change(&mut key);
     key
+}
+
+fn key_rotation(change: fn(&mut KeyRotation)) -> KeyRotation {
+    let sealed = SealedData { size: 1, fingerprint: [1; 32], sealed: vec![1] };
+    let mut rotation = KeyRotation {
+        number: 1,
+        phase: KeyPhase::Disks,
+        began_at: Timestamp(1),
+        sealing: Some(SecretObjectKeyId(1)),
+        next: Some(NextSecretObjectKey { id: SecretObjectKeyId(1), sealed }),
+        managers: Default::default(),
+    };
+    change(&mut rotation);
+    rotation
+}
+
+fn next_key(rotation: &mut KeyRotation) -> &mut NextSecretObjectKey {
+    rotation.next.as_mut().unwrap()
 }
 
 fn rotation(change: fn(&mut CaRotation)) -> CaRotation {

@@ -36,6 +36,7 @@ impl RaftDriver {
                 }
             }
             Effect::Compact { snapshot, up_to } => {
+                let up_to = self.key_renewal.as_ref().map_or(up_to, |it| it.up_to(&snapshot, up_to));
                 self.compaction = Some(Compaction::new(snapshot, up_to));
                 self.compact()?;
             }
@@ -87,6 +88,9 @@ impl RaftDriver {
         self.replica.install(&meta, state);
         // The entries to remove do not exist any more.
         self.compaction = None;
+        if let Some(renewal) = &mut self.key_renewal {
+            renewal.record_installed();
+        }
         self.snapshotter.record_installed(meta, bytes);
         Ok(())
     }

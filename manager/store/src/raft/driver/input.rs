@@ -57,6 +57,7 @@ impl RaftDriver {
                 self.replica.change_members(reply, change);
             }
             DriverRequest::TransferLeadership(to) => self.replica.add_event(Event::TransferLeadership { to }),
+            DriverRequest::RenewDataKey(reply) => self.begin_key_renewal(reply),
         }
     }
 

@@ -38,6 +38,11 @@ impl LogSummary {
         self.first_index
     }
 
+    /// Index of the last entry, or of the snapshot in an empty log.
+    pub fn last_index(&self) -> u64 {
+        self.last.0
+    }
+
     /// The summary after `write`.
     pub fn after(&self, write: &LogWrite) -> Self {
         match write {

@@ -126,6 +126,11 @@ impl LogWriter {
         self.summary.first_index()
     }
 
+    /// Index of the log's last entry, or of the snapshot in an empty log.
+    pub fn last_index(&self) -> u64 {
+        self.summary.last_index()
+    }
+
     /// Log writes since the manager started.
     pub fn cost(&self) -> LogCost {
         let now = self.store.as_ref().map_or_else(WriteStats::default, |store| store.stats());

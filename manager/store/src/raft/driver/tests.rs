@@ -2,6 +2,7 @@
 
 mod faulty;
 mod group;
+mod renewal;
 mod write_stall;
 
 use std::collections::BTreeMap;

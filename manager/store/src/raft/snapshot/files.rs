@@ -1,12 +1,14 @@
 //! Sealed snapshot files: the manager's own, and received ones.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use warren_core::State;
 use warren_log::{ConfState, Error, SnapshotDir, SnapshotMeta};
-use warren_security::seal::{Keyring, SealError, SealingWriter};
+use warren_security::FileError;
+use warren_security::seal::{KeyId, Keyring, SealError, SealingWriter};
 
 use super::WrittenSnapshot;
 use crate::codec;
@@ -17,8 +19,11 @@ use crate::raft::sealed_log::save_key;
 pub struct SnapshotFiles {
     files: SnapshotDir,
     keyring: Arc<Keyring>,
-    writing: Arc<Mutex<()>>,
+    /// Held while a file is written. The key of each file that this process has written, by index and term.
+    writing: Arc<Mutex<SnapshotKeys>>,
 }
+
+type SnapshotKeys = BTreeMap<(u64, u64), KeyId>;
 
 impl SnapshotFiles {
     /// Files in `files`, sealed with `keyring`.
@@ -47,16 +52,18 @@ impl SnapshotFiles {
         meta: &SnapshotMeta,
         stop: &AtomicBool,
     ) -> Result<WrittenSnapshot, Error> {
-        let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.begin_writing();
         save_key(&self.keyring)?;
-        let mut bytes = 0;
+        let (mut bytes, mut key) = (0, None);
         self.files.write(meta, |out| {
             let sealed = SealingWriter::new(&self.keyring, &snapshot_aad(meta), out)?;
+            key = Some(sealed.key_id());
             let mut out = CancellableWriter { out: sealed, stop, written: 0 };
             codec::write_snapshot(state, &mut out)?;
             bytes = out.written;
             out.out.finish().map(drop)
         })?;
+        keys.extend(key.map(|key| ((meta.index, meta.term), key)));
         Ok(WrittenSnapshot { index: meta.index, bytes })
     }
 
@@ -71,17 +78,21 @@ impl SnapshotFiles {
         plain: &[u8],
         is_needed: impl FnOnce() -> bool,
     ) -> Result<(), Error> {
-        let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.begin_writing();
         if !is_needed() {
             return Ok(());
         }
         save_key(&self.keyring)?;
+        let mut key = None;
         let write = |out: &mut dyn Write| {
             let mut sealed = SealingWriter::new(&self.keyring, &snapshot_aad(meta), out)?;
+            key = Some(sealed.key_id());
             sealed.write_all(plain)?;
             sealed.finish().map(drop)
         };
-        self.files.write(meta, write).map(drop)
+        self.files.write(meta, write)?;
+        keys.extend(key.map(|key| ((meta.index, meta.term), key)));
+        Ok(())
     }
 
     /// The plain bytes of the snapshot at that position.
@@ -99,6 +110,23 @@ impl SnapshotFiles {
     /// A file remains; the next snapshot or the next start removes it.
     pub(super) fn remove_older(&self, keep: &SnapshotMeta) -> Result<(), Error> {
         self.files.remove_older(keep)
+    }
+
+    /// See [`super::Snapshotter::forget_unused_keys`]. Does not wait.
+    pub(super) fn forget_unused_keys(&self, oldest: u64) -> Option<Result<usize, FileError>> {
+        let mut keys = match self.writing.try_lock() {
+            Ok(keys) => keys,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        keys.retain(|(index, _), _| *index >= oldest);
+        let in_use = keys.values().copied().collect();
+        Some(self.keyring.forget_unused(&in_use).map(|left| left.len()))
+    }
+
+    fn begin_writing(&self) -> MutexGuard<'_, SnapshotKeys> {
+        // Each change is complete.
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -222,3 +222,57 @@ fn debug_shows_no_key() {
     let keyring = open(&dir, &[]).unwrap();
     assert_eq!(format!("{keyring:?}"), "Keyring { current: KeyId(1), .. }");
 }
+
+#[test]
+fn renewed_key_seals_and_earlier_keys_are_forgotten_when_unused() {
+    let dir = tempfile::tempdir().unwrap();
+    let keyring = open(&dir, &[]).unwrap();
+    let old = keyring.seal(b"here", b"old").unwrap();
+    keyring.renew().unwrap();
+    let new = keyring.seal(b"here", b"new").unwrap();
+    assert_eq!((key_id_of(&old).unwrap(), key_id_of(&new).unwrap()), (KeyId(1), KeyId(2)));
+    assert_eq!(keyring.unseal(b"here", &old).unwrap(), b"old");
+
+    assert_eq!(keyring.forget_unused(&BTreeSet::from([KeyId(1)])).unwrap(), BTreeSet::from([KeyId(1)]));
+    assert_eq!(keyring.unseal(b"here", &old).unwrap(), b"old");
+    let with_both = directory_content(dir.path())["keyring"].len();
+    assert_eq!(keyring.forget_unused(&BTreeSet::new()).unwrap(), BTreeSet::new());
+    assert!(matches!(keyring.unseal(b"here", &old), Err(SealError::UnknownKey(KeyId(1)))));
+    assert_eq!(keyring.unseal(b"here", &new).unwrap(), b"new");
+    assert!(directory_content(dir.path())["keyring"].len() < with_both);
+
+    // As in the file.
+    assert!(matches!(refused(&dir, &[1]), KeyringError::UnknownKey { key: KeyId(1), .. }));
+    let restarted = open(&dir, &[2]).unwrap();
+    assert_eq!(restarted.current(), KeyId(3));
+    assert_eq!(restarted.unseal(b"here", &new).unwrap(), b"new");
+}
+
+#[test]
+fn stream_keeps_the_key_that_it_began_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let keyring = open(&dir, &[]).unwrap();
+    let mut writer = SealingWriter::with_chunks(&keyring, b"here", Vec::new(), 2).unwrap();
+    writer.write_all(b"before ").unwrap();
+    keyring.renew().unwrap();
+    writer.write_all(b"and after").unwrap();
+    let sealed = writer.finish().unwrap();
+    assert_eq!(key_id_of(&sealed).unwrap(), KeyId(1));
+    assert_eq!(keyring.unseal_stream(b"here", sealed).unwrap(), b"before and after");
+}
+
+#[test]
+fn key_that_cannot_be_stored_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let keyring = open(&dir, &[]).unwrap();
+    let path = dir.path().join("keyring");
+    let content = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    keyring.renew().unwrap_err();
+    assert_eq!(keyring.current(), KeyId(1));
+    fs::remove_dir(&path).unwrap();
+    write_private(&path, &content).unwrap();
+    keyring.renew().unwrap();
+    assert_eq!(keyring.current(), KeyId(2));
+}

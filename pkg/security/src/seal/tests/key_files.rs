@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::key_file::KeyFileError;
+use crate::seal::member::MemberKey;
 use crate::{
     CertificateAuthority, Credentials, FileError, Identity, MaterialError, PrivateKey, Role, SecretObjectKey,
     UnlockKey,
@@ -227,4 +228,113 @@ fn debug_shows_no_key_of_the_files() {
     assert!(
         manager.keys().iter().all(|key| !shown.windows(key.len()).any(|window| window == key.as_slice()))
     );
+}
+
+/// The earlier member key is in no file, and the files open with the ones that are there.
+fn check_replaced(manager: &ManagerFiles, files: &Arc<KeyFiles>, unlock_key: Option<&UnlockKey>) {
+    manager.check(files);
+    let reopened = manager.reopened(unlock_key).unwrap();
+    manager.check(&reopened);
+    let lines = fs::read_to_string(manager.dir.path().join("member.key")).unwrap();
+    assert_eq!(lines.lines().count(), 1, "only the member key in use is left");
+    let earlier = String::from_utf8(manager.plain["member.key"].clone()).unwrap();
+    let name = earlier.trim_end().rsplit(' ').next().unwrap();
+    assert!(!lines.contains(name), "it is another one");
+}
+
+#[test]
+fn replaced_member_key_opens_nothing_any_more() {
+    for unlock_key in [None, Some(UnlockKey::generate())] {
+        let manager = ManagerFiles::new();
+        let (files, unlock_key) = (&manager.files, unlock_key.as_ref());
+        files.set_unlock_key(unlock_key).unwrap();
+        files.rewrite(&CERTIFICATES, SECRET).unwrap();
+        let keyring = open_keyring(&manager, files);
+        let before = manager.content();
+        keyring.replace_member_key(files, unlock_key).unwrap();
+        assert!(!files.is_complete());
+        files.rewrite(&CERTIFICATES, SECRET).unwrap();
+        assert!(files.is_complete());
+        check_replaced(&manager, files, unlock_key);
+        if unlock_key.is_some() {
+            assert_eq!(manager.files_with_keys(), [""; 0]);
+            assert!(
+                manager.content().iter().all(|(file, content)| before[file] != *content),
+                "all are sealed again"
+            );
+        }
+    }
+}
+
+fn open_keyring(manager: &ManagerFiles, files: &Arc<KeyFiles>) -> Keyring {
+    let in_use = BTreeSet::from([key_id_of(&manager.sealed).unwrap()]);
+    Keyring::prepare(files, &in_use).unwrap().commit().unwrap()
+}
+
+#[test]
+fn interrupted_replacement_of_the_member_key_is_completed() {
+    let unlock_key = UnlockKey::generate();
+    // Killed before the keyring was written, after it, and between two of the other files.
+    for (keyring_written, files_written) in [(false, 0), (true, 0), (true, 1)] {
+        let manager = ManagerFiles::new();
+        manager.files.set_unlock_key(Some(&unlock_key)).unwrap();
+        manager.files.rewrite(&CERTIFICATES, SECRET).unwrap();
+        let keyring = open_keyring(&manager, &manager.files);
+        if keyring_written {
+            keyring.replace_member_key(&manager.files, Some(&unlock_key)).unwrap();
+        } else {
+            manager.files.add_member_key(&Arc::new(MemberKey::generate()), Some(&unlock_key)).unwrap();
+        }
+        for file in &CERTIFICATES[..files_written] {
+            let content = match *file {
+                "ca.pem" => manager.files.save_authority(file, &manager.authority),
+                _ => manager.files.save_credentials(file, &manager.manager),
+            };
+            content.unwrap();
+        }
+        let files = manager.reopened(Some(&unlock_key)).unwrap();
+        manager.check(&files);
+        assert_eq!(manager.files_with_keys(), [""; 0]);
+        files.rewrite(&CERTIFICATES, SECRET).unwrap();
+        if keyring_written {
+            check_replaced(&manager, &files, Some(&unlock_key));
+        } else {
+            manager.check(&manager.reopened(Some(&unlock_key)).unwrap());
+        }
+    }
+}
+
+#[test]
+fn locked_member_key_is_replaced_with_the_unlock_key_only() {
+    let manager = ManagerFiles::new();
+    let (key, other) = (UnlockKey::generate(), UnlockKey::generate());
+    manager.files.set_unlock_key(Some(&key)).unwrap();
+    manager.files.rewrite(&CERTIFICATES, SECRET).unwrap();
+    let keyring = open_keyring(&manager, &manager.files);
+    let before = manager.content();
+    let refused = keyring.replace_member_key(&manager.files, None).unwrap_err();
+    assert!(matches!(refused, KeyFileError::Locked { .. }), "{refused}");
+    let refused = keyring.replace_member_key(&manager.files, Some(&other)).unwrap_err();
+    assert!(matches!(refused, KeyFileError::WrongUnlockKey { .. }), "{refused}");
+    assert_eq!(manager.content(), before);
+}
+
+#[test]
+fn both_secret_object_keys_are_locked_while_one_is_replaced() {
+    let manager = ManagerFiles::new();
+    let next = SecretObjectKey::generate();
+    let both = manager.secret_object_key.with(&next);
+    manager.files.save_secret_object_key(SECRET, &both).unwrap();
+    let plain = fs::read_to_string(manager.dir.path().join(SECRET)).unwrap();
+    assert_eq!(plain, *both.reveal());
+    let unlock_key = UnlockKey::generate();
+    manager.files.set_unlock_key(Some(&unlock_key)).unwrap();
+    manager.files.rewrite(&CERTIFICATES, SECRET).unwrap();
+    let locked = fs::read_to_string(manager.dir.path().join(SECRET)).unwrap();
+    for line in plain.lines() {
+        assert!(!locked.contains(line.split(' ').nth(2).unwrap()), "a key is in plain");
+    }
+    let read = manager.reopened(Some(&unlock_key)).unwrap().secret_object_key(SECRET).unwrap().unwrap();
+    assert_eq!(read.key_fingerprints(), both.key_fingerprints());
+    assert_eq!(*read.reveal(), plain);
 }

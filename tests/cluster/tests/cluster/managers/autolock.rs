@@ -20,21 +20,21 @@ impl ManagerGroup {
         ClusterClient::new(self.channel(number).await)
     }
 
-    async fn set_autolock(&self, is_on: bool) {
+    pub async fn set_autolock(&self, is_on: bool) {
         let request = v1::UpdateClusterRequest { autolock: Some(is_on), ..Default::default() };
         let updated = self.locking().await.update(request).await.unwrap().into_inner();
         assert_eq!(updated.autolock, Some(is_on));
     }
 
     /// Waits until that many managers have applied the last change.
-    async fn all_locked(&self, managers: usize) {
+    pub async fn all_locked(&self, managers: usize) {
         self.wait_for_managers("managers to lock their keys", |listed| {
             listed.values().filter(|manager| manager.autolock == "on").count() == managers
         })
         .await;
     }
 
-    async fn unlock_key(&self) -> UnlockKey {
+    pub async fn unlock_key(&self) -> UnlockKey {
         let shown = self.locking().await.get_unlock_key(v1::GetUnlockKeyRequest {}).await.unwrap();
         UnlockKey::parse(&shown.into_inner().key).unwrap()
     }
@@ -54,7 +54,7 @@ fn plain_keys(manager: &Path) -> Vec<String> {
 }
 
 /// The files below a directory that contain one of these.
-fn files_with(directory: &Path, keys: &[String]) -> Vec<String> {
+pub fn files_with(directory: &Path, keys: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -90,7 +90,7 @@ async fn unlock(host: &mut ManagerHost, key: &UnlockKey) {
 }
 
 /// Starts a host whose keys are locked.
-async fn start_locked(host: &mut ManagerHost, key: &UnlockKey) {
+pub async fn start_locked(host: &mut ManagerHost, key: &UnlockKey) {
     host.unlock_key = None;
     let refused = host.start(false).await.unwrap_err().to_string();
     assert!(refused.contains("is locked: run `warren manager unlock`"), "{refused}");

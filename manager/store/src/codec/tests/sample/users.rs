@@ -1,14 +1,18 @@
 //! Users: one that logged in, one that was removed, and the administrator of a manager's machine. The keys of the
 //! cluster.
 
-use warren_core::{CaCommand, Command, KeyCommand};
+use warren_core::{CaCommand, Command, KeyCommand, KeyRotationStep};
 use warren_types::{
-    CaDigest, CaHolder, CaPhase, Id, PublicKeyHash, SealedData, SealedUnlockKey, Timestamp, TokenHash,
-    UnlockKeyId, UserId, UserRole,
+    CaDigest, CaHolder, CaPhase, Id, KeyPhase, MemberId, NAMED_KEY_FORMAT, NextSecretObjectKey,
+    PublicKeyHash, SealedData, SealedItem, SealedUnlockKey, SecretObjectId, SecretObjectKeyId, Timestamp,
+    TokenHash, UnlockKeyId, UserId, UserRole,
 };
 
 /// The entry of the first login.
 const LOGIN: u64 = 76;
+/// The entry that begins the first replacement of the keys, and that of the second.
+const KEYS: u64 = 94;
+const KEYS_AGAIN: u64 = 105;
 const AT: Timestamp = Timestamp(300);
 const CA: CaDigest = CaDigest::from_bytes([9; 32]);
 
@@ -25,7 +29,7 @@ pub fn commands() -> Vec<(&'static str, Command)> {
     let login =
         |hash, key| Command::LoginUser { hash: TokenHash([hash; 32]), key: PublicKeyHash([key; 32]), at: AT };
     let advance = CaCommand::Advance { term: 1, digest: CA, phase: CaPhase::Nodes, at: AT };
-    vec![
+    let mut all = vec![
         ("create_user", create(1, "ann", None)),
         ("create_user_with_end", create(2, "ci@example.org", Some(Timestamp(900)))),
         ("login_user", login(21, 5)),
@@ -69,7 +73,55 @@ pub fn commands() -> Vec<(&'static str, Command)> {
         ("replace_unlock_key", unlock_key(Some(9), Some(8))),
         ("remove_unlock_key", unlock_key(None, None)),
         ("set_unlock_key_again", unlock_key(Some(10), None)),
+    ];
+    all.extend(key_rotation());
+    all
+}
+
+fn key_rotation() -> Vec<(&'static str, Command)> {
+    let rotate = |number, step| Command::Key(KeyCommand::Rotate { number, step, at: AT });
+    let record = |number, phase, member: MemberId| rotate(number, KeyRotationStep::Record { phase, member });
+    let offer = |number, id, by| {
+        rotate(
+            number,
+            KeyRotationStep::Offer(NextSecretObjectKey { id: SecretObjectKeyId(id), sealed: sealed(64, by) }),
+        )
+    };
+    let version =
+        |id, number| (SealedItem::SecretObject { id: SecretObjectId(Id(id)), number }, sealed(3, 10));
+    let items = vec![
+        version(20, 1),
+        version(20, 2),
+        version(21, 1),
+        version(22, 1),
+        (SealedItem::Authority, sealed(3, 10)),
+        (SealedItem::UnlockKey, sealed(2, 10)),
+    ];
+    let (disks, managers) = (KeyPhase::Disks, KeyPhase::Managers);
+    vec![
+        ("begin_key_rotation", rotate(0, KeyRotationStep::Begin)),
+        ("record_disk", record(KEYS, disks, 1)),
+        ("record_second_disk", record(KEYS, disks, 2)),
+        ("record_third_disk", record(KEYS, disks, 3)),
+        ("offer_key", offer(KEYS, 10, 9)),
+        ("record_manager_key", record(KEYS, managers, 1)),
+        ("record_second_manager_key", record(KEYS, managers, 2)),
+        ("record_third_manager_key", record(KEYS, managers, 3)),
+        ("advance_key_rotation", rotate(KEYS, KeyRotationStep::Advance(KeyPhase::Objects))),
+        ("reseal_data", Command::Key(KeyCommand::Reseal { number: KEYS, items, at: AT })),
+        ("complete_key_rotation", rotate(KEYS, KeyRotationStep::Advance(KeyPhase::Complete))),
+        ("begin_key_rotation_again", rotate(KEYS, KeyRotationStep::Begin)),
+        ("record_disk_again", record(KEYS_AGAIN, disks, 1)),
+        ("record_second_disk_again", record(KEYS_AGAIN, disks, 2)),
+        ("record_third_disk_again", record(KEYS_AGAIN, disks, 3)),
+        ("offer_key_again", offer(KEYS_AGAIN, 11, 10)),
+        ("record_manager_key_again", record(KEYS_AGAIN, managers, 1)),
     ]
+}
+
+fn sealed(size: u32, by: u64) -> SealedData {
+    let sealed = [&[NAMED_KEY_FORMAT][..], &by.to_be_bytes(), &[7]].concat();
+    SealedData { size, fingerprint: [6; 32], sealed }
 }
 
 fn unlock_key(key: Option<u8>, replaces: Option<u64>) -> Command {

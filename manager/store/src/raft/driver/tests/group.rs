@@ -194,7 +194,7 @@ impl GroupFixture {
         });
         let files = KeyFiles::open(&path, None).unwrap();
         let opened = open_with_log(open, data_dir, &files, self.tuning, group, stop.clone()).unwrap();
-        let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots } = opened;
+        let OpenedStore { store, driver_exit: ended, snapshot_exchange: snapshots, .. } = opened;
         self.net.0.lock().unwrap().ends.insert(own, (store.clone(), snapshots));
         self.running.insert(own, GroupMember { store, ended, stop });
         tokio::spawn(self.net.clone().deliver(own, sent));

@@ -1,12 +1,16 @@
 //! Reconciles the nftables table that separates networks, by the `nft` program.
 //!
-//! A change writes only the elements that differ, and the whole table replaces the former one in a single
-//! transaction otherwise. Every change is one run of `nft`.
+//! A change writes only the elements that differ, and all rules if one of them does. Every change is one run of `nft`,
+//! which is one transaction.
+//!
+//! The table is deleted only if its sets or chains are others: the kernel evaluates a packet by the rules of the moment
+//! when the evaluation began, but looks up elements at the moment of the lookup. A packet that meets the transaction
+//! which deletes a set finds no element in it, and a connection that is allowed would be refused.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use super::nft_listing::Listing;
+use super::nft_listing::{Elements, Listing};
 use super::process::run;
 use crate::Error;
 use crate::desired::{Isolation, desired_isolation};
@@ -32,13 +36,14 @@ impl IsolationTable {
             return Ok(());
         }
         let desired = desired_isolation(after);
-        let Some(written) = self.written.take().filter(|written| written.chains == desired.chains) else {
-            return self.replace(desired).await;
-        };
+        let Some(written) = self.written.take() else { return self.replace(None, desired).await };
+        if written.chains != desired.chains {
+            return self.replace(Some(&elements(&written)), desired).await;
+        }
         let script = difference(&written, &desired);
         if !script.is_empty() && run("nft", &["-f", "-"], &script).await.is_err() {
             // Another process changed or removed the table.
-            return self.replace(desired).await;
+            return self.replace(None, desired).await;
         }
         self.written = Some(desired);
         Ok(())
@@ -48,7 +53,8 @@ impl IsolationTable {
     pub async fn reconcile(&mut self, desired: &Isolation) -> Result<Vec<String>, Error> {
         let mut repaired = Vec::new();
         let mut replacement = desired.clone();
-        match (list(&["-s"]).await?, &self.read_back) {
+        let listing = list(&["-s"]).await?;
+        match (&listing, &self.read_back) {
             (None, _) => repaired.push(format!("the nftables table {ISOLATION_TABLE} was missing")),
             (Some(found), Some(chains)) => {
                 let written = self.written.as_ref();
@@ -70,13 +76,22 @@ impl IsolationTable {
                 replacement.allowed.extend(known.filter(|(_, class)| classes.contains(class)));
             }
         }
-        self.replace(replacement).await?;
+        let kept = listing.as_ref().filter(|found| found.objects() == objects(&replacement));
+        self.replace(kept.map(|found| &found.elements), replacement).await?;
         Ok(repaired)
     }
 
-    async fn replace(&mut self, desired: Isolation) -> Result<(), Error> {
+    /// Writes all rules, and the elements that differ from the present ones. Without these, or if the kernel rejects
+    /// that, the table is deleted and created.
+    async fn replace(&mut self, present: Option<&Elements>, desired: Isolation) -> Result<(), Error> {
         *self = Self::default();
-        run("nft", &["-f", "-"], &replacement(&desired)).await?;
+        let rewritten = match present {
+            Some(present) => run("nft", &["-f", "-"], &rewrite(present, &desired)).await.is_ok(),
+            None => false,
+        };
+        if !rewritten {
+            run("nft", &["-f", "-"], &replacement(&desired)).await?;
+        }
         // Without the elements, which may be many.
         self.read_back = list(&["-s", "-t"]).await?.map(|found| found.chains);
         self.written = Some(desired);
@@ -135,7 +150,7 @@ const SETS: [(&str, &str, &str); 4] = [
 ];
 
 /// The elements of each set, as nft lists them.
-fn elements(table: &Isolation) -> super::nft_listing::Elements {
+fn elements(table: &Isolation) -> Elements {
     let class = table.classes.iter().map(|(ip, class)| format!("{ip} : {class:#010x}")).collect();
     let allowed = table.allowed.iter().map(|(ip, class)| format!("{ip} . {class:#010x}")).collect();
     let confined = table.confined.iter().map(ToString::to_string).collect();
@@ -150,11 +165,41 @@ fn parse_allowed(element: &str) -> Option<(Ipv4Addr, u32)> {
     Some((address.parse().ok()?, u32::from_str_radix(class.strip_prefix("0x")?, 16).ok()?))
 }
 
+/// The first lines of all sets and chains, sorted.
+fn objects(desired: &Isolation) -> Vec<&str> {
+    let chains = desired.chains.lines().map(str::trim).filter(|line| line.starts_with("chain "));
+    let mut found: Vec<&str> = chains.collect();
+    found.extend(["map class {", "set allowed {", "set confined {", "set metadata {"]);
+    found.sort_unstable();
+    found
+}
+
 /// The script that replaces the table, whatever it was.
 fn replacement(desired: &Isolation) -> String {
-    let mut text = removal();
-    text.push_str(&format!("table ip {ISOLATION_TABLE} {{\n"));
-    let elements = elements(desired);
+    removal() + &definition(desired, &elements(desired))
+}
+
+/// The script that replaces the rules of a table with these elements, and the elements that differ.
+fn rewrite(present: &Elements, desired: &Isolation) -> String {
+    let desired_elements = elements(desired);
+    let mut text = format!("flush table ip {ISOLATION_TABLE}\n");
+    for (set, present) in present {
+        let desired = desired_elements.get(set);
+        let gone =
+            present.iter().filter(|element| !desired.is_some_and(|desired| desired.contains(*element)));
+        let keys: Vec<&str> = gone.map(|element| element.split(" : ").next().unwrap_or(element)).collect();
+        change(&mut text, "delete", set, &keys);
+    }
+    let mut added = desired_elements;
+    for (set, all) in &mut added {
+        all.retain(|element| !present.get(set).is_some_and(|present| present.contains(element)));
+    }
+    text + &definition(desired, &added)
+}
+
+/// The table with all rules and some elements.
+fn definition(desired: &Isolation, elements: &Elements) -> String {
+    let mut text = format!("table ip {ISOLATION_TABLE} {{\n");
     for (kind, name, key) in SETS {
         text.push_str(&format!("\t{kind} {name} {{\n\t\ttype {key}\n"));
         if let Some(all) = elements.get(name).filter(|all| !all.is_empty()) {
@@ -168,15 +213,18 @@ fn replacement(desired: &Isolation) -> String {
     text
 }
 
+/// Appends the command that adds or deletes elements of a set, if there are any.
+fn change(script: &mut String, verb: &str, set: &str, elements: &[impl std::borrow::Borrow<str>]) {
+    if !elements.is_empty() {
+        let elements = elements.join(", ");
+        script.push_str(&format!("{verb} element ip {ISOLATION_TABLE} {set} {{ {elements} }}\n"));
+    }
+}
+
 /// The script from one content to another with the same chains; empty without a difference.
 fn difference(before: &Isolation, after: &Isolation) -> String {
     let mut text = String::new();
-    let mut change = |verb: &str, set: &str, elements: Vec<String>| {
-        if !elements.is_empty() {
-            let elements = elements.join(", ");
-            text.push_str(&format!("{verb} element ip {ISOLATION_TABLE} {set} {{ {elements} }}\n"));
-        }
-    };
+    let mut change = |verb: &str, set: &str, elements: Vec<String>| change(&mut text, verb, set, &elements);
     // A class that changed is removed first.
     let (old, new) = (&before.classes, &after.classes);
     let differs = |other: &std::collections::BTreeMap<_, _>, ip, class| other.get(ip) != Some(class);
@@ -234,5 +282,45 @@ delete element ip warren confined { 10.210.1.2 }
 add element ip warren metadata { 10.210.1.2 }
 ";
         assert_eq!(difference(&before, &after), expected);
+    }
+
+    #[test]
+    fn new_rules_keep_the_elements() {
+        let present = Isolation {
+            classes: BTreeMap::from([(ip(2), 1), (ip(3), 1)]),
+            allowed: BTreeSet::from([(ip(2), 1), (ip(3), 1)]),
+            ..Isolation::default()
+        };
+        let desired = Isolation {
+            classes: BTreeMap::from([(ip(2), 1), (ip(3), 2)]),
+            confined: BTreeSet::from([ip(2)]),
+            chains: "\tchain forward {\n\t}\n".to_owned(),
+            ..present.clone()
+        };
+        let expected = "\
+flush table ip warren
+delete element ip warren class { 10.210.1.3 }
+table ip warren {
+	map class {
+		type ipv4_addr : mark
+		elements = { 10.210.1.3 : 0x00000002 }
+	}
+	set allowed {
+		type ipv4_addr . mark
+	}
+	set confined {
+		type ipv4_addr
+		elements = { 10.210.1.2 }
+	}
+	set metadata {
+		type ipv4_addr
+	}
+	chain forward {
+	}
+}
+";
+        assert_eq!(rewrite(&elements(&present), &desired), expected);
+        let listed = Listing::parse(expected.split_once("}\n").unwrap().1);
+        assert_eq!(listed.objects(), objects(&desired));
     }
 }

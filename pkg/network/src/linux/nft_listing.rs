@@ -15,6 +15,14 @@ pub(super) struct Listing {
 }
 
 impl Listing {
+    /// The first lines of all sets, maps and chains, sorted.
+    pub fn objects(&self) -> Vec<&str> {
+        let is_object = |line: &&str| ["set ", "map ", "chain "].iter().any(|kind| line.starts_with(kind));
+        let mut found: Vec<&str> = self.chains.iter().map(String::as_str).filter(is_object).collect();
+        found.sort_unstable();
+        found
+    }
+
     /// Parses the output of `nft list table`.
     pub fn parse(text: &str) -> Self {
         let mut found = Self::default();

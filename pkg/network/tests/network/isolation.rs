@@ -1,7 +1,9 @@
 //! Who may connect to whom: networks, the node itself, the outside, the metadata service.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use warren_network::{Network, NetworkBackend, NetworkNumber, PortRange, Protocol};
 
@@ -236,6 +238,44 @@ fn rules_of_users_filter_published_traffic_and_survive() {
     node.shell("iptables -F WARREN-USER");
     node.wait(|network| async move { warren_network::NetworkBackend::remove_node(&network).await.unwrap() });
     assert!(!node.shell("iptables-save").contains("WARREN"));
+}
+
+/// Restarts of an agent under traffic. When each of them deleted the table, about one in thirty refused a packet.
+const RESTARTS: usize = 60;
+/// So that a failure of a restart becomes a failure of the test.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn restarted_agents_refuse_no_packet_that_is_allowed() {
+    let lab = ClusterLab::new();
+    let node = lab.node(1);
+    let (source, target) = (node.attach(2, &[2]), node.attach(3, &[2]));
+    // It does not answer: each packet is the first of a connection to the rules.
+    let _receiver = target.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 80)).unwrap());
+    let socket = source.udp_client(task_address(1, 3), 80);
+    let mut all = warren_network::NodeNetwork::new(settings(1));
+    for last in [2, 3] {
+        all.tasks
+            .insert(crate::lab::cluster::task_key(1, last), crate::lab::cluster::attachment(1, last, &[2]));
+    }
+    let ended = AtomicBool::new(false);
+    let refused: BTreeSet<String> = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let limit = Instant::now() + LIMIT;
+            let goes_on = || !ended.load(Ordering::Relaxed) && Instant::now() < limit;
+            let sends = std::iter::from_fn(|| goes_on().then(|| socket.send(b"x")));
+            sends.filter_map(|sent| sent.err().map(|error| error.to_string())).collect()
+        });
+        for _ in 0..RESTARTS {
+            let restarted = crate::lab::linux_network(node.run.path());
+            let all = all.clone();
+            let pass = node.wait(|_| async move { restarted.ensure(&all).await.unwrap() });
+            assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
+        }
+        ended.store(true, Ordering::Relaxed);
+        sender.join().unwrap()
+    });
+    assert_eq!(refused, BTreeSet::new());
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(super) fn check_admission(role: UserRole, state: &State, spec: &ServiceSpec)
 pub(super) fn check_service_admission(role: UserRole, state: &State, id: &ServiceId) -> Result<(), Problem> {
     let Some(service) = state.service(id) else { return Ok(()) };
     // Before the specs of its revisions are copied.
-    if with_policy(state, |policy| policy.rules(role).is_none()) {
+    if role == UserRole::Admin {
         return Ok(());
     }
     let check = |spec: &ServiceSpec| {

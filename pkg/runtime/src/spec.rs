@@ -179,8 +179,12 @@ fn linux(
         .set_sysctl(Some(defaults::sysctls(spec)))
         .set_rootfs_propagation(mounts::root_propagation(spec));
     if let Some(users) = &spec.user_namespace {
-        let mut ids = oci::LinuxIdMapping::default();
-        ids.set_host_id(users.ids.first).set_size(ID_RANGE_SIZE);
+        let ids = oci::LinuxIdMappingBuilder::default()
+            .container_id(0u32)
+            .host_id(users.ids.first)
+            .size(ID_RANGE_SIZE)
+            .build()
+            .expect("all fields are set");
         linux.set_uid_mappings(Some(vec![ids])).set_gid_mappings(Some(vec![ids]));
     }
     let fenced = !spec.privileged;

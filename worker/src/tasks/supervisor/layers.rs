@@ -44,14 +44,18 @@ impl TaskSupervisor {
         background_tasks.spawn("worker.storage-limits", WATCH_INTERVAL, move || {
             let (supervisor, due) = (Arc::clone(&supervisor), Arc::clone(&due));
             async move {
-                supervisor.check_limits(&mut due.lock().await).await;
+                let mut due = due.lock().await;
+                supervisor.check_limits(&mut due).await;
                 Ok::<_, Error>(())
             }
         });
         let (supervisor, watch) = (Arc::clone(self), Arc::<Mutex<DiskWatch>>::default());
         background_tasks.spawn("worker.disk-pressure", WATCH_INTERVAL, move || {
             let (supervisor, watch) = (Arc::clone(&supervisor), Arc::clone(&watch));
-            async move { supervisor.check_disk(&mut watch.lock().await).await }
+            async move {
+                let mut watch = watch.lock().await;
+                supervisor.check_disk(&mut watch).await
+            }
         });
     }
 

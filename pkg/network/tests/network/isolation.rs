@@ -254,27 +254,31 @@ fn restarted_agents_refuse_no_packet_that_is_allowed() {
     let _receiver = target.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 80)).unwrap());
     let socket = source.udp_client(task_address(1, 3), 80);
     let mut all = warren_network::NodeNetwork::new(settings(1));
+    all.cluster = std::sync::Arc::new(peers(1..=3));
     for last in [2, 3] {
         all.tasks
             .insert(crate::lab::cluster::task_key(1, last), crate::lab::cluster::attachment(1, last, &[2]));
     }
     let ended = AtomicBool::new(false);
-    let refused: BTreeSet<String> = std::thread::scope(|scope| {
+    let (refused, passes): (BTreeSet<String>, Vec<_>) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let limit = Instant::now() + LIMIT;
             let goes_on = || !ended.load(Ordering::Relaxed) && Instant::now() < limit;
             let sends = std::iter::from_fn(|| goes_on().then(|| socket.send(b"x")));
             sends.filter_map(|sent| sent.err().map(|error| error.to_string())).collect()
         });
-        for _ in 0..RESTARTS {
+        let restart = || {
             let restarted = crate::lab::linux_network(node.run.path());
             let all = all.clone();
-            let pass = node.wait(|_| async move { restarted.ensure(&all).await.unwrap() });
-            assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
-        }
+            node.wait(|_| async move { restarted.ensure(&all).await.unwrap() })
+        };
+        let passes = std::iter::repeat_with(restart).take(RESTARTS).collect();
         ended.store(true, Ordering::Relaxed);
-        sender.join().unwrap()
+        (sender.join().unwrap(), passes)
     });
+    for pass in passes {
+        assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
+    }
     assert_eq!(refused, BTreeSet::new());
 }
 

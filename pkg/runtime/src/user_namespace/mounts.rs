@@ -251,6 +251,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         fs::create_dir(&state).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let error = check_node(&state).unwrap_err().to_string();
         assert!(error.contains(&format!("chmod o+x {}", dir.path().display())), "{error}");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();

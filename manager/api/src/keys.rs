@@ -25,11 +25,14 @@ impl Api {
             None => 0,
         };
         let missing = managers.missing.iter().take(MAX_NAMES);
+        // This manager may not seal with it yet.
+        let sealing = rotation.and_then(|rotation| rotation.sealing);
+        let sealing = sealing.unwrap_or_else(|| self.secret_object_key.key_fingerprint().into());
         v1::KeyStatus {
             number: rotation.map_or(0, |rotation| rotation.number),
             phase: rotation.map_or(v1::KeyPhase::Unspecified, |rotation| rotation.phase.into()).into(),
             began_at: rotation.map_or(0, |rotation| rotation.began_at.0),
-            secret_object_key: self.secret_object_key.key_fingerprint().to_string(),
+            secret_object_key: sealing.to_string(),
             managers: count(managers.total),
             missing_managers: missing.map(|member| member.name.to_string()).collect(),
             objects: count(state.sealed_items().count()),

@@ -75,7 +75,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         CliCommand::Cluster(command) => cluster::run(&global, command).await.map(success),
         CliCommand::System(command) => system::run(&global, command).await,
         CliCommand::Upgrade(args) => upgrade::run(&global, &args).await.map(success),
-        CliCommand::Context(command) => context::run(&global, command).map(success),
+        CliCommand::Context(command) => context::run(&global, command).await.map(success),
         CliCommand::Events(args) => events::run(&global, args).await.map(success),
         CliCommand::Inspect { object } => inspect::run(&global, object).await,
         CliCommand::Top => top::run(&global).await,

@@ -1,9 +1,10 @@
 //! Connects to a manager as the flags specify.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use warren_client::contexts::TargetSelection;
-use warren_client::{Client, ClientTarget, Contexts, Error};
+use warren_client::{Client, ClientTarget, ClockDifference, Contexts, Error};
 
 use crate::args::GlobalArgs;
 use crate::connected_cluster::ContextConnection;
@@ -26,6 +27,9 @@ pub async fn connect(global: &GlobalArgs, what: &str) -> Result<Client, CommandE
         let incarnation =
             context.as_ref().and_then(|name| contexts.get(name)).map_or(0, |context| context.incarnation);
         let client = client.with_known_incarnation(incarnation);
+        if let Some(difference) = client.clock_difference() {
+            print_clock_notice(difference);
+        }
         if let (ClientTarget::Tcp { identity, .. }, Some(context)) = (target, context) {
             global.connected_cluster.set(ContextConnection {
                 client: client.clone(),
@@ -41,6 +45,12 @@ pub async fn connect(global: &GlobalArgs, what: &str) -> Result<Client, CommandE
 
 fn print_leaderless_notice() {
     eprintln!("waiting for a leader");
+}
+
+fn print_clock_notice(ClockDifference { by, is_ahead }: ClockDifference) {
+    let by = humantime::format_duration(Duration::from_secs(by.as_secs()));
+    let how = if is_ahead { "ahead of" } else { "behind" };
+    eprintln!("the clock of this machine is {by} {how} that of the manager; set it right");
 }
 
 /// The contexts file, which need not exist.

@@ -1,9 +1,9 @@
-//! The cluster that a command connected to, for the addresses that are stored in its context.
+//! The cluster that a command connected to, for what is stored in its context.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warren_client::{Client, ClientIdentity, Contexts};
+use warren_client::{CertificateOptions, Client, ClientIdentity, Contexts};
 use warren_security::{CaDigest, Roots};
 
 /// The cluster that a command connected to, if any. Clones share it.
@@ -24,27 +24,30 @@ impl ConnectedCluster {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
     }
 
-    /// Stores in the contexts file what the managers reported, if it changed: their addresses, and the certificate
-    /// authority, with a certificate of it. Runs after the command; if the file is in use or not writable, the next
-    /// command tries again.
+    /// Stores in the contexts file what changed: the certificate if it was renewed, the addresses of the managers, and
+    /// their certificate authority, with a certificate of it. Runs after the command; if the file is in use or not
+    /// writable, the next command tries again.
     pub async fn save(&self) {
         let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let ContextConnection { client, file, context, identity } = known;
-        let identity = match renew(&client, &file, &identity).await {
-            Ok(None) => identity,
-            Ok(Some(renewed)) => {
-                tracing::debug!(context, "the context has the new certificate authority");
-                renewed
-            }
+        let ContextConnection { client, file, context, identity: stored } = known;
+        let shown = client.identity().unwrap_or_else(|| stored.clone());
+        let newest = match follow_authority(&client, &shown).await {
+            Ok(followed) => followed.unwrap_or(shown),
             Err(error) => {
                 tracing::warn!(context, %error, "the certificate authority was replaced, and the context not updated");
-                identity
+                shown
             }
         };
+        if newest != stored {
+            match Contexts::replace_identities(&file, |known| *known == stored, &newest) {
+                Ok(_) => tracing::debug!(context, "the context has another certificate"),
+                Err(error) => tracing::debug!(context, %error, "the certificate was not stored"),
+            }
+        }
         match Contexts::update_addresses(
             &file,
             &context,
-            &identity,
+            &newest,
             (&client.manager_addresses(), client.incarnation()),
         ) {
             Ok(true) => tracing::debug!(context, "the context has the addresses of the managers"),
@@ -54,11 +57,9 @@ impl ConnectedCluster {
     }
 }
 
-/// Renews the certificate of the context if the managers report another certificate authority than it trusts. Returns
-/// the new identity.
-async fn renew(
+/// The identity with the certificate authority that the managers report, if it trusts another one.
+async fn follow_authority(
     client: &Client,
-    file: &Path,
     identity: &ClientIdentity,
 ) -> Result<Option<ClientIdentity>, warren_client::Error> {
     let trusts_only = |identity: &ClientIdentity, wanted: CaDigest| {
@@ -67,11 +68,8 @@ async fn renew(
     let Some(wanted) = client.authority().filter(|wanted| !trusts_only(identity, *wanted)) else {
         return Ok(None);
     };
-    let renewed = client.users().renew(identity).await?;
+    let options = CertificateOptions { authority: Some(wanted), ..CertificateOptions::default() };
+    let issued = client.issue_certificate(options).await?;
     // A manager that lags trusts an earlier authority as well: the next command tries again.
-    if !trusts_only(&renewed, wanted) {
-        return Ok(None);
-    }
-    Contexts::replace_identities(file, |known| known == identity, &renewed)?;
-    Ok(Some(renewed))
+    Ok(trusts_only(&issued, wanted).then_some(issued))
 }

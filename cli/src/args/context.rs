@@ -1,10 +1,12 @@
 //! `warren context ...`
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 
 use super::listing::ListingArgs;
+use super::value;
 
 #[derive(Debug, Subcommand)]
 pub enum ContextCommand {
@@ -25,6 +27,9 @@ pub enum ContextCommand {
         /// Directory for ca.pem, cert.pem and key.pem; created if it does not exist
         #[arg(long, value_name = "DIR")]
         docker: PathBuf,
+        /// Lifetime of the certificate, at most 365d; clients of Docker do not renew it
+        #[arg(long, value_name = "DURATION", value_parser = value::duration, default_value = "24h")]
+        ttl: Duration,
     },
     /// Forget clusters, with the certificates and keys of their contexts
     #[command(alias = "remove")]

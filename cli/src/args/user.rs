@@ -36,11 +36,14 @@ pub enum UserCommand {
         /// User
         #[arg(value_name = "USER")]
         name: String,
-        /// End all logins of the user
-        #[arg(long)]
-        logout: bool,
         #[command(flatten)]
         token: LoginTokenArgs,
+    },
+    /// End all logins of users at once; each needs a new token to log in again
+    Logout {
+        /// Users
+        #[arg(required = true, value_name = "USER")]
+        names: Vec<String>,
     },
     /// Remove users; their keys are refused at once
     #[command(alias = "remove")]

@@ -1,20 +1,21 @@
-//! `warren context ...`: the contexts file. No manager is asked.
+//! `warren context ...`: the contexts file. Only an export asks a manager.
 
 use std::path::Path;
+use std::time::Duration;
 
 use warren_client::contexts::TargetSelection;
-use warren_client::{ClientTarget, Contexts};
+use warren_client::{CertificateOptions, ClientTarget, Contexts};
 use warren_security::FileError;
 use warren_security::files::{ensure_private_dir, write_private};
 
 use crate::args::{ContextCommand, GlobalArgs, ListingArgs};
-use crate::connect::contexts_file;
+use crate::connect::{connect, contexts_file};
 use crate::failure::{CommandError, ExitKind, from_client};
 use crate::output::{self, Listing};
 use crate::view::context::ContextView;
 use crate::view::now;
 
-pub fn run(global: &GlobalArgs, command: ContextCommand) -> Result<(), CommandError> {
+pub async fn run(global: &GlobalArgs, command: ContextCommand) -> Result<(), CommandError> {
     match command {
         ContextCommand::Ls(listing) => ls(global, &listing),
         ContextCommand::Use { name } => {
@@ -23,7 +24,10 @@ pub fn run(global: &GlobalArgs, command: ContextCommand) -> Result<(), CommandEr
                 .map_err(|error| from_client(&what, error))?;
             output::print(&format!("{name}\n"))
         }
-        ContextCommand::Export { name, docker } => export(global, name, &docker),
+        ContextCommand::Export { name, docker, ttl } => {
+            let context = name.or_else(|| global.context.clone());
+            export(&GlobalArgs { context, ..global.clone() }, &docker, ttl).await
+        }
         ContextCommand::Rm { names } => names.iter().try_for_each(|name| {
             let what = format!("context {name:?} was not removed");
             Contexts::remove(&contexts_file(&what)?, name).map_err(|error| from_client(&what, error))?;
@@ -32,18 +36,20 @@ pub fn run(global: &GlobalArgs, command: ContextCommand) -> Result<(), CommandEr
     }
 }
 
-/// Writes the files that Docker's clients look for in `DOCKER_CERT_PATH`.
-fn export(global: &GlobalArgs, name: Option<String>, dir: &Path) -> Result<(), CommandError> {
+/// Writes the files that Docker's clients look for in `DOCKER_CERT_PATH`, with a certificate for them.
+async fn export(global: &GlobalArgs, dir: &Path, ttl: Duration) -> Result<(), CommandError> {
     let what = "the certificates were not written";
     let contexts = Contexts::load(&contexts_file(what)?).map_err(|error| from_client(what, error))?;
-    let context = name.or_else(|| global.context.clone());
-    let selection = TargetSelection { context, ..TargetSelection::default() };
+    let selection = TargetSelection { context: global.context.clone(), ..TargetSelection::default() };
     let target = contexts.select(selection).map_err(|error| from_client(what, error))?;
-    let ClientTarget::Tcp { identity, .. } = target else {
+    if !matches!(target, ClientTarget::Tcp { .. }) {
         let why = format!("the context uses {target}, and has no certificate");
         let hint = "create a user with `warren user create`, and log in with `warren login`";
         return Err(CommandError::new(ExitKind::Usage, what, why, hint));
-    };
+    }
+    let client = connect(global, what).await?;
+    let options = CertificateOptions { ttl: Some(ttl), ..CertificateOptions::default() };
+    let identity = client.issue_certificate(options).await.map_err(|error| from_client(what, error))?;
     let write = || {
         ensure_private_dir(dir)?;
         write_private(&dir.join("ca.pem"), identity.ca.as_bytes())?;
@@ -53,6 +59,8 @@ fn export(global: &GlobalArgs, name: Option<String>, dir: &Path) -> Result<(), C
     write().map_err(|error: FileError| {
         CommandError::new(ExitKind::Failed, what, error.to_string(), "choose another directory with --docker")
     })?;
+    let ttl = humantime::format_duration(ttl);
+    eprintln!("the certificate is valid for at most {ttl}: clients of Docker do not renew it");
     output::print(&format!("{}\n", dir.display()))
 }
 

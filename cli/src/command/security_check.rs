@@ -132,7 +132,8 @@ fn logins(cluster: &ClusterState) -> CheckView {
             false => user.name.clone(),
         })
         .collect();
-    let hint = "`warren user token NAME --logout` ends the logins of a user, and prints a new token";
+    let hint =
+        "`warren user logout NAME` ends the logins of a user, `warren user token NAME` prints a new token";
     check("logins", &found, "users with a login of more than 90 days ago", hint)
 }
 

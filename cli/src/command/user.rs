@@ -30,16 +30,27 @@ pub async fn run(global: &GlobalArgs, command: UserCommand) -> Result<(), Comman
             let (user, _) = updated.map_err(|error| from_client(what, error))?;
             output::print(&format!("{}\n", user.name))
         }
-        UserCommand::Token { name, logout, token } => {
+        UserCommand::Token { name, token } => {
             let what = format!("no login token was made for user {name}");
             let client = connect(global, &what).await?;
-            let change = UserChange { login_ttl: Some(token.token_ttl), logout, ..UserChange::default() };
+            let change = UserChange { login_ttl: Some(token.token_ttl), ..UserChange::default() };
             let updated = client.users().update(&name, change).await;
             let (user, secret) = updated.map_err(|error| from_client(what, error))?;
             match secret {
                 Some(secret) => show_token(global, &client.address(), user, &secret, &token),
                 None => Ok(()),
             }
+        }
+        UserCommand::Logout { names } => {
+            let client = connect(global, "no user was logged out").await?;
+            for name in names {
+                let change = UserChange { logout: true, ..UserChange::default() };
+                let updated = client.users().update(&name, change).await;
+                let (user, _) =
+                    updated.map_err(|error| from_client(format!("user {name} was not logged out"), error))?;
+                output::print(&format!("{}\n", user.name))?;
+            }
+            Ok(())
         }
         UserCommand::Rm { names } => {
             let client = connect(global, "no user was removed").await?;

@@ -1,9 +1,10 @@
 //! Several managers: whoever answers is asked, and the contexts file follows where they are.
 
 use std::fs;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use warren_security::{CertificateAuthority, Identity, Role};
+use warren_client::{ClientTarget, Contexts};
+use warren_security::{CertificateAuthority, Credentials, Identity, PrivateKey, Role};
 
 use crate::user::CliUser;
 
@@ -13,8 +14,13 @@ fn authority() -> CertificateAuthority {
 
 /// A context with these addresses, `how` they are said, of an administrator.
 fn context(person: &CliUser, authority: &CertificateAuthority, how: &str) {
+    context_of(person, authority, how, SystemTime::now());
+}
+
+/// The same, with a certificate of that time.
+fn context_of(person: &CliUser, authority: &CertificateAuthority, how: &str, issued_at: SystemTime) {
     let identity = Identity::new(authority.cluster(), Role::User, "ann").unwrap();
-    let admin = authority.issue(&identity, SystemTime::now()).unwrap();
+    let admin = authority.issue(&identity, issued_at).unwrap();
     let (ca, certificate, key) =
         (authority.certificate_pem(), admin.certificate_pem(), admin.key().pem().to_owned());
     person.write_contexts(&format!(
@@ -59,6 +65,59 @@ fn contexts_file_follows_the_replacement_of_the_authority() {
         person.ok(&["cluster", "info"]);
         assert_eq!(shown(), renewed, "the second time there is nothing to do");
     }
+}
+
+/// The certificate in the context, whose key is the same.
+fn credentials(person: &CliUser) -> Credentials {
+    let file = Contexts::load(&person.path("contexts.toml")).unwrap();
+    let ClientTarget::Tcp { identity, .. } = &file.get("far").unwrap().target else { panic!("{file:?}") };
+    Credentials::new(identity.certificate.clone(), PrivateKey::parse(&identity.key.0).unwrap()).unwrap()
+}
+
+#[test]
+fn certificate_is_renewed_before_a_command() {
+    let (person, authority) = (CliUser::new(), authority());
+    let (address, _serving) = person.manager.add_peer(&authority);
+    person.manager.replace_authority(CertificateAuthority::parse_pem(&authority.to_pem()).unwrap());
+    let how = format!("addresses = [\"{address}\"]");
+    // It has expired, or more than half of its lifetime is past.
+    for hours in [100 * 24, 13] {
+        let issued_at = SystemTime::now() - Duration::from_secs(hours * 3600);
+        context_of(&person, &authority, &how, issued_at);
+        let before = credentials(&person);
+        person.ok(&["cluster", "info"]);
+        let renewed = credentials(&person);
+        assert_eq!(renewed.key().pem(), before.key().pem());
+        assert!(renewed.issued_at() > before.issued_at() && !renewed.is_past_half(SystemTime::now()));
+        person.ok(&["cluster", "info"]);
+        let again = credentials(&person);
+        assert_eq!(again.certificate_pem(), renewed.certificate_pem(), "that is not needed again");
+    }
+}
+
+#[test]
+fn clients_of_docker_get_a_certificate_with_the_requested_lifetime() {
+    let (person, authority) = (CliUser::new(), authority());
+    let (address, _serving) = person.manager.add_peer(&authority);
+    person.manager.replace_authority(CertificateAuthority::parse_pem(&authority.to_pem()).unwrap());
+    context(&person, &authority, &format!("addresses = [\"{address}\"]"));
+    let stored = credentials(&person);
+    let dir = person.path("docker");
+    let lifetime = |options: &[&str]| {
+        let words: [&[&str]; 2] = [&["context", "export", "--docker", dir.to_str().unwrap()], options];
+        person.ok(&words.concat());
+        let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+        assert_eq!(read("ca.pem"), authority.certificate_pem());
+        let key = PrivateKey::parse(&read("key.pem")).unwrap();
+        assert_eq!(key.pem(), stored.key().pem());
+        let shown = Credentials::new(read("cert.pem"), key).unwrap();
+        shown.expires_at().duration_since(shown.issued_at()).unwrap().as_secs() / 3600
+    };
+    assert_eq!((lifetime(&[]), lifetime(&["--ttl", "90d"])), (24, 90 * 24));
+    assert_eq!(credentials(&person).certificate_pem(), stored.certificate_pem(), "the context has its own");
+    person.write_contexts("current = \"near\"\n[[contexts]]\nname = \"near\"\nsocket = \"/run/s\"\n");
+    let refused = person.fails(2, &["context", "export", "--docker", dir.to_str().unwrap()]);
+    assert!(refused.contains("has no certificate"), "{refused}");
 }
 
 #[test]

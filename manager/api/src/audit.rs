@@ -30,8 +30,7 @@ use super::middleware::{CallFuture, Middleware};
 use super::request_metrics::{code_name, method_name};
 
 /// Reads that are recorded, and what workers request of the cluster.
-const RECORDED_READS: [&str; 5] =
-    ["Logs/Read", "SecretObjects/Read", "Membership/Renew", "Membership/Leave", "Users/Renew"];
+const RECORDED_READS: [&str; 4] = ["Logs/Read", "SecretObjects/Read", "Membership/Renew", "Membership/Leave"];
 /// Methods for operators and administrators that only read.
 const UNRECORDED: [&str; 4] = ["Services/Forecast", "Tokens/List", "Users/Get", "Users/List"];
 /// The object of a relayed call, in its answer to the manager that received the call.

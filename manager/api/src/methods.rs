@@ -67,7 +67,7 @@ pub const METHODS: [(&str, RequiredRole); 88] = [
     ("/warren.v1.Users/Update", RequiredRole::Admin),
     ("/warren.v1.Users/Remove", RequiredRole::Admin),
     ("/warren.v1.Users/Login", RequiredRole::Anonymous),
-    ("/warren.v1.Users/Renew", RequiredRole::Viewer),
+    ("/warren.v1.Users/Renew", RequiredRole::Anonymous),
     ("/warren.v1.SecretObjects/Create", RequiredRole::Operator),
     ("/warren.v1.SecretObjects/Update", RequiredRole::Operator),
     ("/warren.v1.SecretObjects/Get", RequiredRole::Viewer),

@@ -1,7 +1,7 @@
 //! Users: create, get, list, update, remove, and logging in with a token.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tonic::{Code, Request, Response, Status};
 use warren_core::state::ObjectKind;
@@ -9,12 +9,15 @@ use warren_core::{CaCommand, Command, State};
 use warren_proto::convert::user_role;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, users_server};
-use warren_security::{CertificateRequest, Identity, JoinToken, Peer, Role};
+use warren_security::{CaDigest, CertificateRequest, JoinToken, Role};
 use warren_store::problem::status_of;
-use warren_types::{CaHolder, Timestamp, TokenHash, User, UserId, UserName, UserRole, Violation, Violations};
+use warren_types::{
+    CaHolder, PublicKeyHash, Timestamp, TokenHash, User, UserId, UserName, UserRole, Violations,
+};
 
 use super::Api;
 use super::audited_call::AuditedCall;
+use super::authorization::KEY_NOT_LISTED;
 use super::membership::internal_error;
 use super::paging::Page;
 
@@ -22,6 +25,8 @@ use super::paging::Page;
 const MAX_TTL_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 /// The longest lifetime of a login token: whoever finds it is the user.
 const MAX_LOGIN_TTL_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+/// The longest lifetime of a certificate, for clients that do not renew theirs.
+const MAX_CERTIFICATE_TTL_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 
 fn read_hash(hash: &[u8], wrong: &mut Violations) -> Option<TokenHash> {
     let parsed = <[u8; 32]>::try_from(hash).map(TokenHash).ok();
@@ -69,12 +74,43 @@ impl UserRequest {
     }
 }
 
+/// A parsed request for a certificate.
+struct CertificateRenewal {
+    request: CertificateRequest,
+    /// `None`: that of users.
+    ttl: Option<Duration>,
+    /// The only authority that the caller trusts from now on, if it changes.
+    authority: Option<CaDigest>,
+}
+
+impl CertificateRenewal {
+    fn parse(request: &v1::RenewUserRequest) -> Result<Self, Violations> {
+        let v1::RenewUserRequest { certificate_request, ttl_ms, ca_digest } = request;
+        let mut wrong = Violations::default();
+        let request = CertificateRequest::parse(certificate_request);
+        let request = request.map_err(|why| wrong.add("certificateRequest", why)).ok();
+        if *ttl_ms > MAX_CERTIFICATE_TTL_MS {
+            wrong.add("ttlMs", "a certificate is valid for at most 365 days");
+        }
+        let authority = match ca_digest.as_str() {
+            "" => None,
+            digest => digest.parse::<CaDigest>().map_err(|why| wrong.add("caDigest", why)).ok(),
+        };
+        let request = wrong.into_result(request)?.expect("missing fields are violations");
+        let ttl = (*ttl_ms > 0).then(|| Duration::from_millis(*ttl_ms));
+        Ok(Self { request, ttl, authority })
+    }
+}
+
+/// How long a certificate of a user is valid from `at`: no longer than the user.
+fn certificate_lifetime(ttl: Option<Duration>, user_ends: Option<Timestamp>, at: Timestamp) -> Duration {
+    let ttl = ttl.unwrap_or_else(|| Role::User.validity());
+    user_ends.map_or(ttl, |end| ttl.min(end.saturating_since(at)))
+}
+
 fn show(user: &User) -> v1::User {
     let unused = user.login.as_ref().filter(|login| login.used_by.is_none());
-    let login = |(key, at): (&warren_types::PublicKeyHash, &Timestamp)| v1::UserLogin {
-        key: key.to_string(),
-        at: at.0,
-    };
+    let login = |(key, at): (&PublicKeyHash, &Timestamp)| v1::UserLogin { key: key.to_string(), at: at.0 };
     v1::User {
         id: user.id.to_string(),
         name: user.name.to_string(),
@@ -178,9 +214,9 @@ impl users_server::Users for Api {
         let command = Command::LoginUser { hash, key: certificate.key_hash(), at };
         let user: Arc<User> = self.write(command).await?;
         let authority = self.authority.load();
-        let identity = Identity::new(authority.cluster(), Role::User, user.name.as_str());
-        let identity = identity.map_err(internal_error)?;
-        let signed = authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
+        let lifetime = certificate_lifetime(None, user.expires_at, at);
+        let signed = authority.sign_user(user.name.as_str(), &certificate, self.machine_time(), lifetime);
+        let signed = signed.map_err(internal_error)?;
         caller.identified(ObjectKind::User, user.id, &user.name, user.version);
         tracing::info!(%caller, user = %user.name, "user logged in");
         let state = &self.store.read().state;
@@ -199,37 +235,46 @@ impl users_server::Users for Api {
         request: Request<v1::RenewUserRequest>,
     ) -> Result<Response<v1::RenewUserResponse>, Status> {
         let caller = AuditedCall::of(&request);
-        let Some(Peer::Certificate { identity, key, .. }) =
-            request.extensions().get::<Peer>().map(Peer::origin)
-        else {
-            let message = "the caller has no certificate to renew: it uses the socket of this manager";
-            return Err(Problem::new(Code::FailedPrecondition, "NO_CERTIFICATE", message).into());
+        let CertificateRenewal { request, ttl, authority: adopted } =
+            CertificateRenewal::parse(request.get_ref()).map_err(status_of)?;
+        // The request proves that its sender has the key; the certificate is of use to nobody else.
+        let (key, at) = (request.key_hash(), self.clock.now());
+        let listed = self.store.read().state.key_holder(&key, at);
+        let holder = match listed {
+            Some(holder) => holder,
+            // This manager may not have applied yet that the key is listed.
+            None => self.read_latest().await?.state.key_holder(&key, at).ok_or_else(key_not_listed)?,
         };
-        let (identity, key) = (identity.clone(), *key);
-        let wrong = |why| status_of(Violation::new("certificateRequest", why));
-        let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
-        if certificate.key_hash() != key {
-            return Err(another_key());
-        }
+        caller.named(ObjectKind::User, &holder.name);
         let authority = self.authority.load();
-        let signed = authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
+        let lifetime = certificate_lifetime(ttl, holder.expires_at, at);
+        let signed = authority.sign_user(&holder.name, &request, self.machine_time(), lifetime);
+        let signed = signed.map_err(internal_error)?;
         let (digest, authorities) = (authority.digest(), authority.roots().pem().to_owned());
         let missing = |state: &State| {
             let rotation = state.ca_rotation().filter(|rotation| rotation.digest == digest);
             rotation.is_some_and(|rotation| rotation.keys.contains(&key))
         };
-        if !authority.trusts_predecessors() && missing(&self.store.read().state) {
-            let (holder, at) = (CaHolder::User(key), self.clock.now());
+        let is_adopted = adopted == Some(digest) && !authority.trusts_predecessors();
+        if is_adopted && missing(&self.store.read().state) {
+            let holder = CaHolder::User(key);
             let renewal = CaCommand::RecordRenewal { digest, holder, at };
             self.propose(Command::Ca(renewal)).await.map_err(status_of)?;
         }
-        tracing::info!(%caller, user = %identity.id(), "certificate renewed");
+        tracing::info!(%caller, user = %holder.name, "certificate renewed");
         Ok(Response::new(v1::RenewUserResponse { certificate: signed, authorities }))
     }
 }
 
-fn another_key() -> Status {
-    let message =
-        "a renewed certificate is for the key of the caller; with another key, the user logs in again";
-    Problem::new(Code::PermissionDenied, "ANOTHER_KEY", message).into()
+impl Api {
+    /// The clock of this machine, by which peers judge certificates; the time of the cluster may be ahead of it.
+    fn machine_time(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.clock.local_now().0)
+    }
+}
+
+fn key_not_listed() -> Status {
+    let message = "the cluster does not list this key: its user was removed or logged out, or has expired; an \
+                   administrator makes a new login token with `warren user token NAME`";
+    Problem::new(Code::Unauthenticated, KEY_NOT_LISTED, message).into()
 }

@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use warren_bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_client::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
@@ -18,9 +17,6 @@ use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup, Manag
 use crate::manager::Manager;
 
 const CONTEXT_FAILED: &str = "the context was not written";
-/// Certificates of one administrator with expiry times this close are both valid: those of two managers on
-/// one machine, for example.
-const RENEWAL_MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Returns the context's name.
 fn write_context(
@@ -153,31 +149,23 @@ fn context_name(known: &Contexts, own: &ClientIdentity, cluster: &str) -> String
     }
 }
 
-/// Runs as long as the manager: contexts with an administrator's certificate get the renewed one, and an
-/// address changed by users is stored for the next start.
+/// Runs as long as the manager: contexts of the administrator follow the certificate authority, and an address changed
+/// by users is stored for the next start. The CLI renews the certificates of contexts.
 pub fn keep_contexts_current(
     plan: &ManagerSetup,
     manager: &Manager,
 ) -> impl Future<Output = Infallible> + use<> {
-    let (mut admin, trust) = (manager.admins(), manager.trust());
+    let (admin, trust) = (manager.admins(), manager.trust());
     let mut authorities = trust.changes();
     let (data_dir, store) = (plan.data_dir.clone(), manager.store().clone());
     let mut addresses = OwnAddressWatch::new(store, plan.advertised(manager.address()));
     async move {
-        admin.mark_changed();
+        authorities.mark_changed();
         loop {
             tokio::select! {
-                changed = admin.changed() => match changed {
-                    Ok(()) => {
-                        let shown = admin.borrow_and_update().clone();
-                        renew_contexts(trust.roots().pem(), &shown);
-                    }
-                    // The manager has ended.
-                    Err(_) => std::future::pending().await,
-                },
                 Ok(()) = authorities.changed() => {
                     let shown = admin.borrow().clone();
-                    renew_contexts(trust.roots().pem(), &shown);
+                    replace_authorities(trust.roots().pem(), &shown);
                 }
                 address = addresses.next() => {
                     if let Err(failure) = remember_address(&data_dir, address) {
@@ -189,22 +177,20 @@ pub fn keep_contexts_current(
     }
 }
 
-/// Replaces older certificates of the same administrator, and those with other authorities, in contexts of this
-/// cluster.
-fn renew_contexts(ca: &str, admin: &Credentials) {
-    let is_older = |known: &ClientIdentity| {
+/// Replaces the authorities in contexts of this cluster's administrator, with the certificate.
+fn replace_authorities(ca: &str, admin: &Credentials) {
+    let is_outdated = |known: &ClientIdentity| {
         let key = warren_security::PrivateKey::parse(&known.key.0);
         let shown = key.and_then(|key| Credentials::new(known.certificate.clone(), key));
-        shown.is_ok_and(|shown| {
-            let is_older = shown.expires_at() + RENEWAL_MARGIN < admin.expires_at();
-            // The identity names the cluster.
-            shown.identity() == admin.identity() && (is_older || known.ca != ca)
-        })
+        // The identity names the cluster.
+        known.ca != ca && shown.is_ok_and(|shown| shown.identity() == admin.identity())
     };
     let Ok(file) = contexts_file() else { return };
-    match Contexts::replace_identities(&file, is_older, &client_identity(ca, admin)) {
+    match Contexts::replace_identities(&file, is_outdated, &client_identity(ca, admin)) {
         Ok(0) => {}
-        Ok(_) => tracing::info!(file = %file.display(), "admin context updated with the renewed certificate"),
+        Ok(_) => {
+            tracing::info!(file = %file.display(), "admin context updated with the certificate authority")
+        }
         Err(error) => tracing::warn!(error = error_chain(&error), "updating the admin context failed"),
     }
 }

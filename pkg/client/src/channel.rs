@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustls::ClientConfig;
 use tokio::net::UnixStream;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use warren_proto::status::INCARNATION;
 use warren_types::{CaDigest, ManagerAddress};
 
+use crate::client_tls::ClientTls;
 use crate::contexts::ClientTarget;
 use crate::dial;
 use crate::error::{ClientDialError, Error};
@@ -41,7 +41,7 @@ pub(crate) fn incarnation_of(metadata: &MetadataMap) -> Option<u64> {
 pub(crate) struct FailoverChannel {
     configured: Vec<ManagerAddress>,
     /// `None` for a socket or the own process, which belong to one manager.
-    tls: Option<Arc<ClientConfig>>,
+    tls: Option<Arc<ClientTls>>,
     state: Mutex<FailoverState>,
     /// Held while dialling, so that concurrent callers share the result.
     switch_lock: tokio::sync::Mutex<()>,
@@ -73,7 +73,7 @@ impl FailoverChannel {
                 return Ok(Self::to_one(&socket.display().to_string(), channel, refusal));
             }
             ClientTarget::Tcp { addresses, identity } => {
-                let tls = dial::client_tls_config(identity)?;
+                let tls = ClientTls::new(identity)?;
                 let dial::DialedManager { address, channel, refusal } =
                     dial::connect_any(addresses, &tls).await?;
                 let address = address.to_string().into();
@@ -102,7 +102,7 @@ impl FailoverChannel {
         Self::new(Vec::new(), None, ManagerChannel { number: 0, address: address.into(), channel, tls_alert })
     }
 
-    fn new(configured: Vec<ManagerAddress>, tls: Option<Arc<ClientConfig>>, current: ManagerChannel) -> Self {
+    fn new(configured: Vec<ManagerAddress>, tls: Option<Arc<ClientTls>>, current: ManagerChannel) -> Self {
         let state =
             Mutex::new(FailoverState { current, advertised: Vec::new(), incarnation: 0, authority: None });
         Self { configured, tls, state, switch_lock: tokio::sync::Mutex::default() }
@@ -110,6 +110,11 @@ impl FailoverChannel {
 
     fn state(&self) -> MutexGuard<'_, FailoverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The certificate of the client; `None` for a socket or the own process.
+    pub fn tls(&self) -> Option<&ClientTls> {
+        self.tls.as_deref()
     }
 
     /// The current link.

@@ -14,7 +14,8 @@ use warren_proto::status::INCARNATION;
 use warren_types::{CaDigest, ManagerAddress};
 
 use crate::channel::{FailoverChannel, ManagerChannel};
-use crate::contexts::ClientTarget;
+use crate::client_tls::{CertificateOptions, ClientTls, ClockDifference};
+use crate::contexts::{ClientIdentity, ClientTarget};
 use crate::error::{ClientDialError, DialErrorKind, Error};
 use crate::refusals::ManagerRefusals;
 use crate::retry::{self, LeaderlessWait};
@@ -114,9 +115,28 @@ impl Client {
     }
 
     /// The only certificate authority that users trust, if managers have reported one: a client that trusts another
-    /// renews its certificate ([`crate::UserApi::renew`]).
+    /// gets a certificate of it ([`Client::issue_certificate`]).
     pub fn authority(&self) -> Option<CaDigest> {
         self.channel.authority()
+    }
+
+    /// The identity with the newest certificate: it is renewed before a connection when half of its lifetime is past.
+    /// `None` for a socket.
+    pub fn identity(&self) -> Option<ClientIdentity> {
+        self.channel.tls().map(ClientTls::identity)
+    }
+
+    /// By how much the clock of this machine is wrong, if that was noticed when the certificate was renewed.
+    pub fn clock_difference(&self) -> Option<ClockDifference> {
+        self.channel.tls().and_then(ClientTls::clock_difference)
+    }
+
+    /// The identity with another certificate for the same key, and the certificate authorities that it trusts from now
+    /// on. This client does not use it.
+    pub async fn issue_certificate(&self, options: CertificateOptions) -> Result<ClientIdentity, Error> {
+        let none = || Error::Identity { why: "a client on the socket of a manager has none".to_owned() };
+        let tls = self.channel.tls().ok_or_else(none)?;
+        tls.issue(&self.address(), options).await
     }
 
     /// A request with the known incarnation.

@@ -8,23 +8,16 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::client::TlsStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tower::service_fn;
-use warren_security::{
-    ConnectError, Credentials, MaterialError, ReloadableCertificate, Roots, client_config, connect,
-};
 use warren_types::ManagerAddress;
 
-use crate::contexts::ClientIdentity;
+use crate::client_tls::{CONNECT_DEADLINE, ClientTls, endpoint};
 use crate::error::{ClientDialError, DialErrorKind, Error};
 use crate::tls_alert::{AlertRecordingStream, LastTlsAlert};
 
-/// Deadline of TCP and TLS together.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// Keepalive interval and timeout of an open connection.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(5);
@@ -39,11 +32,6 @@ pub(crate) struct DialedManager {
     pub address: ManagerAddress,
     pub channel: Channel,
     pub refusal: LastTlsAlert,
-}
-
-/// The scheme is http, since the connector adds TLS and https would be refused.
-fn endpoint() -> Endpoint {
-    Endpoint::from_static("http://warren-manager")
 }
 
 /// Connects to the socket of the manager, and reconnects on demand.
@@ -76,7 +64,7 @@ where
 /// first connection wins.
 pub(crate) async fn connect_any(
     addresses: &[ManagerAddress],
-    tls: &Arc<ClientConfig>,
+    tls: &Arc<ClientTls>,
 ) -> Result<DialedManager, Error> {
     let several = addresses.len() > 1;
     let mut waiting = addresses.iter();
@@ -106,7 +94,7 @@ pub(crate) async fn connect_any(
 /// Connects to one manager, and reconnects on demand.
 async fn connect_tcp(
     address: &ManagerAddress,
-    tls: &Arc<ClientConfig>,
+    tls: &Arc<ClientTls>,
     several: bool,
 ) -> Result<DialedManager, Error> {
     let (every, deadline) = match several {
@@ -115,11 +103,11 @@ async fn connect_tcp(
     };
     let endpoint = endpoint().http2_keep_alive_interval(every).keep_alive_timeout(deadline);
     let refusal = LastTlsAlert::default();
-    let (dialled, config, noted) = (address.to_string(), Arc::clone(tls), refusal.clone());
+    let (dialled, tls, noted) = (address.to_string(), Arc::clone(tls), refusal.clone());
     let connector = service_fn(move |_: Uri| {
-        let (dial, refusal) = (dial_tls(dialled.clone(), Arc::clone(&config)), noted.clone());
+        let (address, tls, refusal) = (dialled.clone(), Arc::clone(&tls), noted.clone());
         async move {
-            let stream = within_deadline(dial).await?;
+            let stream = within_deadline(tls.connect(&address)).await?;
             Ok::<_, ClientDialError>(TokioIo::new(AlertRecordingStream::new(stream, refusal)))
         }
     });
@@ -152,39 +140,5 @@ fn socket_error_text(socket: &Path, error: &io::Error) -> String {
         io::ErrorKind::NotFound => format!("{} does not exist; no manager runs here", socket.display()),
         io::ErrorKind::ConnectionRefused => "the manager that created the socket does not run".to_owned(),
         _ => error.to_string(),
-    }
-}
-
-async fn dial_tls(
-    address: String,
-    config: Arc<ClientConfig>,
-) -> Result<TlsStream<TcpStream>, ClientDialError> {
-    let stream = TcpStream::connect(&address).await;
-    let stream = stream.map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error))?;
-    // Requests and responses are small and synchronous: disable the Nagle delay.
-    stream.set_nodelay(true).map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error))?;
-    connect(stream, config, CONNECT_DEADLINE).await.map_err(|error| {
-        let kind = match error {
-            ConnectError::NotAManager(_) => DialErrorKind::Untrusted,
-            ConnectError::TimedOut(_) | ConnectError::Handshake(_) => DialErrorKind::Unreachable,
-        };
-        ClientDialError::new(kind, with_cause(&error))
-    })
-}
-
-/// TLS settings: the client certificate, and the CA that verifies managers.
-pub(crate) fn client_tls_config(identity: &ClientIdentity) -> Result<Arc<ClientConfig>, Error> {
-    let unusable = |error: MaterialError| Error::Identity { why: with_cause(&error) };
-    let roots = Roots::parse(&identity.ca).map_err(unusable)?;
-    let key = warren_security::PrivateKey::parse(&identity.key.0).map_err(unusable)?;
-    let credentials = Credentials::new(identity.certificate.clone(), key).map_err(unusable)?;
-    client_config(&roots, Some(ReloadableCertificate::new(&credentials)))
-        .map_err(|error| Error::Identity { why: with_cause(&error) })
-}
-
-fn with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error} ({cause})"),
-        None => error.to_string(),
     }
 }

@@ -19,6 +19,9 @@ pub(crate) fn accept_absent<R>(answer: Result<R, Error>, before: R) -> Result<R,
 /// Reason code of a manager that does not know whether a write was applied.
 pub(crate) const UNCONFIRMED: &str = "UNCONFIRMED";
 
+/// The TLS alert of a manager to which the certificate has expired.
+const EXPIRED_ALERT: &str = "CertificateExpired";
+
 /// Whether an attempt of a write that ended with this may have been applied: the response was lost, or the manager does
 /// not know. Other reason codes are definite, and a call without a connection was not sent.
 pub(crate) fn may_have_been_applied(status: &Status) -> bool {
@@ -243,6 +246,17 @@ impl ClientDialError {
         Self { kind, why: why.to_string() }
     }
 
+    /// The error of a dial whose certificate has expired and was not renewed.
+    pub fn from_renewal(error: Error) -> Self {
+        let (kind, why) = match error {
+            Error::Unreachable { why, .. } => return Self::new(DialErrorKind::Unreachable, why),
+            Error::Untrusted { why, .. } => return Self::new(DialErrorKind::Untrusted, why),
+            Error::Denied { why, .. } => (DialErrorKind::Denied, why),
+            other => (DialErrorKind::Unreachable, other.to_string()),
+        };
+        Self::new(kind, format!("the certificate of the context has expired, and was not renewed: {why}"))
+    }
+
     /// The error of a call to `address`.
     fn with_address(self, address: String) -> Error {
         let why = self.why;
@@ -260,10 +274,13 @@ fn broken_connection(
     error: &(dyn std::error::Error + 'static),
 ) -> Error {
     if let Some(alert) = refusal {
-        return Error::Denied {
-            address,
-            why: format!("it rejected the certificate of the context ({alert})"),
+        // One that has expired by the clock of this machine is renewed before.
+        let hint = match alert.as_str() {
+            EXPIRED_ALERT => ": the clock of this machine is behind that of the manager; set it right",
+            _ => "",
         };
+        let why = format!("it rejected the certificate of the context ({alert}){hint}");
+        return Error::Denied { address, why };
     }
     Error::Unreachable { address, why: innermost(error).unwrap_or_else(|| error.to_string()) }
 }

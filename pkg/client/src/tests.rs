@@ -3,6 +3,7 @@
 mod calls;
 mod connections;
 mod failover;
+mod renewal;
 mod scripted_server;
 mod streams;
 mod writes;

@@ -6,12 +6,10 @@ use futures::stream::Stream;
 use tonic::transport::Channel;
 use warren_proto::v1;
 use warren_proto::v1::users_client::UsersClient;
-use warren_security::{CertificateRequest, Credentials, PrivateKey, Roots};
 use warren_types::{UserId, UserName, UserRole};
 
 use crate::api::{PAGE_SIZE, reference};
 use crate::client::{Client, MAX_RESPONSE};
-use crate::contexts::ClientIdentity;
 use crate::error::{Error, accept_absent};
 use crate::tokens::parse_digest;
 use crate::{JoinToken, pages};
@@ -126,21 +124,6 @@ impl UserApi<'_> {
         };
         let call = |channel, request| async move { Self::client(channel).update(request).await };
         Ok((self.0.writing().unary(message, call).await?, token))
-    }
-
-    /// The identity of this client with a new certificate for its key, and the certificate authorities that it trusts
-    /// from now on.
-    pub async fn renew(&self, identity: &ClientIdentity) -> Result<ClientIdentity, Error> {
-        let unusable = |error: &dyn std::fmt::Display| Error::Identity { why: error.to_string() };
-        let key = PrivateKey::parse(&identity.key.0).map_err(|error| unusable(&error))?;
-        let certificate_request = CertificateRequest::create(&key).map_err(|error| unusable(&error))?;
-        let message = v1::RenewUserRequest { certificate_request };
-        let call = |channel, request| async move { Self::client(channel).renew(request).await };
-        let v1::RenewUserResponse { certificate, authorities: ca } = self.0.unary(message, call).await?;
-        let issued = Credentials::new(certificate.clone(), key).map_err(|error| unusable(&error))?;
-        let checked = Roots::parse(&ca).and_then(|roots| roots.check_issued(&issued));
-        checked.map_err(|error| unusable(&error))?;
-        Ok(ClientIdentity { ca, certificate, key: identity.key.clone() })
     }
 
     /// Removes the user, and returns it. Its keys are refused from then on.

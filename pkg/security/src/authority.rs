@@ -246,6 +246,19 @@ impl CertificateAuthority {
         self.certify(&identity, request.public_key(), now, lifetime.min(role.validity()))
     }
 
+    /// A certificate (PEM) for the requesting user with this name, valid for `lifetime` from `now`, at most as long as
+    /// the authority.
+    pub fn sign_user(
+        &self,
+        name: &str,
+        request: &CertificateRequest,
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<String, AuthorityError> {
+        let identity = Identity::new(self.cluster.as_str(), Role::User, name)?;
+        self.certify(&identity, request.public_key(), now, lifetime)
+    }
+
     fn certify(
         &self,
         identity: &Identity,

@@ -122,6 +122,12 @@ impl Credentials {
         self.issued_at + lifetime.mul_f64(2.0 / 3.0 + spread / 12.0)
     }
 
+    /// Whether half of the lifetime is past, or they are [not valid yet](Credentials::is_not_yet_valid).
+    pub fn is_past_half(&self, now: SystemTime) -> bool {
+        let lifetime = self.expires_at.duration_since(self.issued_at).unwrap_or_default();
+        now >= self.issued_at + lifetime / 2 || self.is_not_yet_valid(now)
+    }
+
     /// Whether [`Credentials::renew_at`] is past, or they are [not valid yet](Credentials::is_not_yet_valid).
     pub fn is_renewal_due(&self, now: SystemTime, chance: u64) -> bool {
         now >= self.renew_at(chance) || self.is_not_yet_valid(now)

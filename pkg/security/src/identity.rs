@@ -51,7 +51,7 @@ impl Role {
     pub fn validity(self) -> Duration {
         match self {
             Role::Manager | Role::Worker => 90 * DAY,
-            Role::User => 365 * DAY,
+            Role::User => DAY,
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::client::TlsStream;
 
 use crate::roots::ca_digest;
-use crate::tls::HTTP_2;
+use crate::tls::{HTTP_2, is_outside_validity};
 use crate::trust::provider;
 use crate::{CaDigest, ConnectError, Identity, Role, Roots, TlsError, connect};
 
@@ -132,11 +132,10 @@ impl DigestVerifier {
 }
 
 fn refusal(error: rustls::Error) -> JoinConnectError {
-    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     match error {
-        rustls::Error::InvalidCertificate(
-            reason @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
-        ) => JoinConnectError::Expired(reason),
+        rustls::Error::InvalidCertificate(reason) if is_outside_validity(&reason) => {
+            JoinConnectError::Expired(reason)
+        }
         other => JoinConnectError::NotAManager(other.to_string()),
     }
 }

@@ -12,7 +12,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, SignatureScheme};
 use rustls_pki_types::{ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
@@ -225,6 +225,21 @@ pub enum ConnectError {
     /// The connection broke, or the other side does not speak TLS 1.3.
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
+}
+
+impl ConnectError {
+    /// Whether the certificate of the other side is not valid at this time by the clock of this machine.
+    pub fn is_outside_validity(&self) -> bool {
+        match self {
+            Self::NotAManager(rustls::Error::InvalidCertificate(reason)) => is_outside_validity(reason),
+            Self::NotAManager(_) | Self::TimedOut(_) | Self::Handshake(_) => false,
+        }
+    }
+}
+
+pub(crate) fn is_outside_validity(reason: &CertificateError) -> bool {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    matches!(reason, Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. })
 }
 
 /// Makes a connection to a manager secure, and makes sure that it is one: of the cluster in `config`, by

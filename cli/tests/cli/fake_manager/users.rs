@@ -1,16 +1,16 @@
 //! Users: only the renewal of a certificate.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tonic::{Request, Response, Status};
 use warren_proto::v1;
-use warren_security::{CertificateAuthority, CertificateRequest, Identity, Role};
+use warren_security::{CertificateAuthority, CertificateRequest, Role};
 
 use super::{FakeApi, FakeCliManager};
 
 impl FakeCliManager {
-    /// From now on answers say that this authority is the only one, and certificates are by it.
+    /// From now on answers say that this authority is the only one, and renewed certificates are by it.
     pub fn replace_authority(&self, authority: CertificateAuthority) {
         self.state.0.lock().unwrap().authority = Some(Arc::new(authority));
     }
@@ -51,9 +51,13 @@ impl v1::users_server::Users for FakeApi {
         request: Request<v1::RenewUserRequest>,
     ) -> Result<Response<v1::RenewUserResponse>, Status> {
         let authority = self.0.lock().unwrap().authority.clone().expect("it was replaced");
-        let certificate = CertificateRequest::parse(&request.into_inner().certificate_request).unwrap();
-        let ann = Identity::new(authority.cluster(), Role::User, "ann").unwrap();
-        let certificate = authority.sign(&ann, &certificate, SystemTime::now()).unwrap();
+        let v1::RenewUserRequest { certificate_request, ttl_ms, ca_digest: _ } = request.into_inner();
+        let certificate = CertificateRequest::parse(&certificate_request).unwrap();
+        let ttl = match ttl_ms {
+            0 => Role::User.validity(),
+            ttl_ms => Duration::from_millis(ttl_ms),
+        };
+        let certificate = authority.sign_user("ann", &certificate, SystemTime::now(), ttl).unwrap();
         let authorities = authority.roots().pem().to_owned();
         Ok(Response::new(v1::RenewUserResponse { certificate, authorities }))
     }

@@ -275,8 +275,7 @@ pub enum Refusal {
     },
     /// The user is logged in on too many machines.
     #[error(
-        "user {user} is logged in on {found} machines already; end these logins with `warren user token {user} \
-         --logout`"
+        "user {user} is logged in on {found} machines already; end these logins with `warren user logout {user}`"
     )]
     TooManyUserKeys {
         /// The user.

@@ -19,9 +19,10 @@ use warren_proto::v1::images_server::ImagesServer;
 use warren_proto::v1::logs_server::LogsServer;
 use warren_proto::v1::services_server::ServicesServer;
 use warren_proto::v1::tokens_server::TokensServer;
+use warren_proto::v1::users_server::UsersServer;
 use warren_security::{
-    CertificateAuthority, HandshakeLimits, LocalListener, ReloadableCertificate, Role, serve_local,
-    serve_tls, server_config,
+    CertificateAuthority, CertificateRequest, HandshakeLimits, LocalListener, ReloadableCertificate, Role,
+    serve_local, serve_tls, server_config,
 };
 
 use crate::contexts::{ClientIdentity, ClientTarget, PrivateKeyPem};
@@ -45,6 +46,8 @@ pub struct FakeScript {
     pub unanswered: Option<tokio::sync::oneshot::Sender<()>>,
     /// What each `Logs.Read` streams before it ends.
     pub logs: VecDeque<Vec<Result<v1::LogEntry, Status>>>,
+    /// Renews certificates; without it no key is listed.
+    pub authority: Option<Arc<CertificateAuthority>>,
     /// Tokens that were to be made.
     pub tokens: Vec<v1::CreateTokenRequest>,
     /// References, page tokens and resume indexes, in the order they came.
@@ -100,6 +103,7 @@ impl ScriptedApiServer {
             .add_service(ImagesServer::new(self.clone()))
             .add_service(TokensServer::new(self.clone()))
             .add_service(LogsServer::new(self.clone()))
+            .add_service(UsersServer::new(self.clone()))
     }
 
     /// Serves a unix socket until the guard is dropped.
@@ -167,8 +171,17 @@ pub fn authority() -> CertificateAuthority {
 
 /// An admin with a certificate of `own` who takes managers of `trusted` for managers.
 pub fn admin(trusted: &CertificateAuthority, own: &CertificateAuthority) -> ClientIdentity {
+    admin_since(trusted, own, SystemTime::now())
+}
+
+/// The same, with a certificate of that time.
+pub fn admin_since(
+    trusted: &CertificateAuthority,
+    own: &CertificateAuthority,
+    issued_at: SystemTime,
+) -> ClientIdentity {
     let identity = warren_security::Identity::new(own.cluster(), Role::User, "alice").unwrap();
-    let credentials = own.issue(&identity, SystemTime::now()).unwrap();
+    let credentials = own.issue(&identity, issued_at).unwrap();
     ClientIdentity {
         ca: trusted.certificate_pem().to_owned(),
         certificate: credentials.certificate_pem().to_owned(),
@@ -286,6 +299,48 @@ impl v1::tokens_server::Tokens for ScriptedApiServer {
 
     async fn remove(&self, _: Request<v1::Reference>) -> Result<Response<v1::Token>, Status> {
         Err(Status::unimplemented("not in the script"))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::users_server::Users for ScriptedApiServer {
+    async fn create(&self, _: Request<v1::CreateUserRequest>) -> Result<Response<v1::User>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn get(&self, _: Request<v1::Reference>) -> Result<Response<v1::User>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListUsersResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn update(&self, _: Request<v1::UpdateUserRequest>) -> Result<Response<v1::User>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn remove(&self, _: Request<v1::Reference>) -> Result<Response<v1::User>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn login(&self, _: Request<v1::LoginRequest>) -> Result<Response<v1::LoginResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn renew(
+        &self,
+        request: Request<v1::RenewUserRequest>,
+    ) -> Result<Response<v1::RenewUserResponse>, Status> {
+        let mut script = self.0.lock().unwrap();
+        script.requests.push("renew".to_owned());
+        let refused = || Problem::new(Code::Unauthenticated, "KEY_NOT_LISTED", "the key is not listed");
+        let authority = script.authority.clone().ok_or_else(refused)?;
+        let certificate = CertificateRequest::parse(&request.into_inner().certificate_request).unwrap();
+        let certificate =
+            authority.sign_user("alice", &certificate, SystemTime::now(), Role::User.validity());
+        let authorities = authority.certificate_pem().to_owned();
+        Ok(Response::new(v1::RenewUserResponse { certificate: certificate.unwrap(), authorities }))
     }
 }
 

@@ -38,8 +38,7 @@ fn validity(pem: &str) -> (i64, i64) {
 #[test]
 fn certificate_has_identity_validity_and_usages() {
     let authority = authority();
-    for (role, days, server) in
-        [(Role::Manager, 90, true), (Role::Worker, 90, false), (Role::User, 365, false)]
+    for (role, days, server) in [(Role::Manager, 90, true), (Role::Worker, 90, false), (Role::User, 1, false)]
     {
         let issued = authority.issue(&identity(role), at(NOW)).unwrap();
         assert_eq!(issued.identity(), &identity(role));
@@ -111,6 +110,23 @@ fn node_id_depends_only_on_the_key() {
 }
 
 #[test]
+fn user_gets_the_requested_lifetime() {
+    let (authority, key) = (authority(), PrivateKey::generate().unwrap());
+    let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
+    let pem = authority.sign_user("ann", &request, at(NOW), Duration::from_secs(90 * DAY)).unwrap();
+    let issued = Credentials::new(pem, key).unwrap();
+    assert_eq!(issued.identity(), &Identity::new(CLUSTER, Role::User, "ann").unwrap());
+    assert_eq!((issued.issued_at(), issued.expires_at()), (at(NOW), at(NOW + 90 * DAY)));
+    authority.roots().check_issued(&issued).unwrap();
+    // The issuing clock was ahead, or half of the lifetime is past.
+    for (now, is_past) in
+        [(NOW - 301, true), (NOW, false), (NOW + 45 * DAY - 1, false), (NOW + 45 * DAY, true)]
+    {
+        assert_eq!(issued.is_past_half(at(now)), is_past, "{now}");
+    }
+}
+
+#[test]
 fn renewal_is_spread_over_the_last_third() {
     let authority = authority();
     let issued = authority.issue(&identity(Role::Worker), at(NOW)).unwrap();
@@ -159,7 +175,7 @@ fn issues_only_for_its_cluster_and_validity() {
     assert!(matches!(refused, AuthorityError::OtherCluster { .. }));
 
     let end = NOW + 20 * 365 * DAY;
-    let late = authority.issue(&identity(Role::User), at(end - DAY)).unwrap();
+    let late = authority.issue(&identity(Role::User), at(end - DAY / 2)).unwrap();
     assert_eq!(late.expires_at(), at(end));
     let refused = authority.issue(&identity(Role::User), at(end)).unwrap_err();
     assert!(matches!(refused, AuthorityError::Expired));

@@ -169,11 +169,16 @@ async fn every_method_admits_exactly_its_callers() {
 }
 
 #[test]
-fn anonymous_caller_can_only_join() {
+fn anonymous_caller_can_only_join_log_in_and_renew() {
     let open = METHODS.iter().filter(|(_, need)| *need == RequiredRole::Anonymous).map(|(path, _)| *path);
     assert_eq!(
         open.collect::<Vec<_>>(),
-        ["/warren.v1.Users/Login", "/warren.v1.Membership/Join", "/warren.v1.Managers/Join"]
+        [
+            "/warren.v1.Users/Login",
+            "/warren.v1.Users/Renew",
+            "/warren.v1.Membership/Join",
+            "/warren.v1.Managers/Join"
+        ]
     );
 }
 

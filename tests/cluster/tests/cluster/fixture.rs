@@ -184,19 +184,34 @@ impl ManagerFixture {
 
     /// A client with these credentials.
     pub async fn client_as(&self, user: &Credentials) -> Client {
+        self.connect_as(user).await.unwrap()
+    }
+
+    /// The same, if the manager accepts them.
+    pub async fn connect_as(&self, user: &Credentials) -> Result<Client, warren_client::Error> {
         let identity = ClientIdentity {
             ca: self.manager().roots().pem().to_owned(),
             certificate: user.certificate_pem().to_owned(),
             key: PrivateKeyPem(user.key().pem().to_owned()),
         };
         let address = self.manager().address().to_string().parse().unwrap();
-        Client::connect(&ClientTarget::Tcp { addresses: vec![address], identity }).await.unwrap()
+        Client::connect(&ClientTarget::Tcp { addresses: vec![address], identity }).await
+    }
+
+    /// The same identity and key, with a certificate that was issued that long ago.
+    pub fn issued_ago(&self, user: &Credentials, ago: Duration) -> Credentials {
+        let issued_at = SystemTime::now() - ago;
+        self.authority().issue_for(user.identity(), user.key().clone(), issued_at).unwrap()
     }
 
     /// A new user with this role, logged in.
     pub async fn user(&self, name: &str, role: UserRole) -> Credentials {
-        let user =
-            NewUser { name: name.parse().unwrap(), role, ttl: None, login_ttl: Duration::from_secs(60) };
+        self.user_for(name, role, None).await
+    }
+
+    /// The same, who ends after that time.
+    pub async fn user_for(&self, name: &str, role: UserRole, ttl: Option<Duration>) -> Credentials {
+        let user = NewUser { name: name.parse().unwrap(), role, ttl, login_ttl: Duration::from_secs(60) };
         let id = UserId(Id(rand::rng().random()));
         let (_, token) = self.admin().await.users().create(id, &user).await.unwrap();
         self.login(&token).await.unwrap()

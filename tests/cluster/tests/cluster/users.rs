@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tonic::Code;
+use tonic::{Code, Status};
 use warren_client::{Client, Error, JoinToken, UserChange};
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::forecast_write::Write;
 use warren_proto::v1::users_client::UsersClient;
 use warren_proto::{Problem, v1};
-use warren_security::{CertificateRequest, PrivateKey};
+use warren_security::{
+    CertificateRequest, Credentials, PrivateKey, ReloadableCertificate, client_config, connect,
+};
 use warren_types::{
     AdmissionPolicy, AdmissionRules, Bytes, ClusterSettingsChange, Limits, Mount, MountSource, Propagation,
     UserNamespace, UserRole,
@@ -18,6 +22,7 @@ use warren_types::{
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 
 const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn reason<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
     match answer.unwrap_err() {
@@ -82,6 +87,87 @@ async fn change_of_a_user_is_effective_at_once() {
 fn assert_ends<T: std::fmt::Debug>(answer: Result<T, Error>) {
     let why = reason(answer);
     assert!(why.contains("does not list this key"), "{why}");
+}
+
+/// A certificate for the key, or the refusal.
+async fn renew(world: &ManagerFixture, key: &PrivateKey, ttl: Duration) -> Result<Credentials, Status> {
+    let certificate_request = CertificateRequest::create(key).unwrap();
+    let ttl_ms = u64::try_from(ttl.as_millis()).unwrap();
+    let request = v1::RenewUserRequest { certificate_request, ttl_ms, ..Default::default() };
+    let answer = UsersClient::new(world.channel_as(None).await).renew(request).await?.into_inner();
+    Ok(Credentials::new(answer.certificate, key.clone()).unwrap())
+}
+
+fn lifetime(credentials: &Credentials) -> Duration {
+    credentials.expires_at().duration_since(credentials.issued_at()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_certificate_may_do_nothing_but_renew() {
+    let world = ManagerFixture::new().await;
+    let ann = world.user("ann", UserRole::Operator).await;
+    assert_eq!(lifetime(&ann), DAY);
+    // TLS refuses it, whatever it would call.
+    let expired = world.issued_ago(&ann, 2 * DAY);
+    let shown = Some(ReloadableCertificate::new(&expired));
+    let config = client_config(&world.manager().roots(), shown).unwrap();
+    let stream = TcpStream::connect(world.manager().address()).await.unwrap();
+    let mut secure = connect(stream, config, WAIT_DEADLINE).await.unwrap();
+    let refused = timeout(WAIT_DEADLINE, secure.read_u8()).await.expect("it is refused").unwrap_err();
+    assert!(refused.to_string().contains("CertificateExpired"), "{refused}");
+
+    // The key without a certificate is enough, and only for a certificate.
+    let renewed = renew(&world, ann.key(), Duration::ZERO).await.unwrap();
+    assert_eq!((renewed.identity(), lifetime(&renewed)), (ann.identity(), DAY));
+    world.client_as(&renewed).await.services().create(new_id(), &spec("web", 0)).await.unwrap();
+    let mut users = UsersClient::new(world.channel_as(Some(&renewed)).await);
+    let refused = users.renew(v1::RenewUserRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    let refused = renew(&world, &PrivateKey::generate().unwrap(), Duration::ZERO).await.unwrap_err();
+    assert_eq!(Problem::from(&refused).reason, "KEY_NOT_LISTED", "{refused}");
+    // The client does it by itself, also as the administrator of the manager's machine.
+    for user in [&ann, &world.manager().admin()] {
+        let expired = world.issued_ago(user, 100 * DAY);
+        let client = world.client_as(&expired).await;
+        client.services().get("web").await.unwrap();
+        assert_ne!(client.identity().unwrap().certificate, expired.certificate_pem());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn user_without_a_listed_key_renews_nothing() {
+    let world = ManagerFixture::new().await;
+    let admin = world.admin().await;
+    let ann = world.user("ann", UserRole::Operator).await;
+    let refused = async |user: &Credentials| {
+        let refused = renew(&world, user.key(), Duration::ZERO).await.unwrap_err();
+        assert_eq!(Problem::from(&refused).reason, "KEY_NOT_LISTED", "{refused}");
+        assert_ends(world.connect_as(&world.issued_ago(user, 2 * DAY)).await);
+    };
+    renew(&world, ann.key(), Duration::ZERO).await.unwrap();
+    admin.users().update("ann", UserChange { logout: true, ..UserChange::default() }).await.unwrap();
+    refused(&ann).await;
+    let again = world.login(&token_of(&admin, "ann").await).await.unwrap();
+    renew(&world, again.key(), Duration::ZERO).await.unwrap();
+    admin.users().remove("ann").await.unwrap();
+    refused(&again).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificate_ends_with_its_user_and_after_a_year() {
+    let world = ManagerFixture::new().await;
+    let ci = world.user_for("ci", UserRole::Operator, Some(60 * MINUTE)).await;
+    for ttl in [Duration::ZERO, 365 * DAY] {
+        let renewed = renew(&world, ci.key(), ttl).await.unwrap();
+        for issued in [&ci, &renewed] {
+            let lifetime = lifetime(issued);
+            assert!(lifetime > 50 * MINUTE && lifetime <= 60 * MINUTE, "{lifetime:?}");
+        }
+    }
+    let ann = world.user("ann", UserRole::Viewer).await;
+    assert_eq!(lifetime(&renew(&world, ann.key(), 365 * DAY).await.unwrap()), 365 * DAY);
+    let refused = renew(&world, ann.key(), 365 * DAY + MINUTE).await.unwrap_err();
+    assert_eq!(Problem::from(&refused).violations.0[0].path, "ttlMs", "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

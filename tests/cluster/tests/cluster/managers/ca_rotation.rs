@@ -231,11 +231,12 @@ async fn renew_user(group: &mut ManagerGroup, new: CaDigest) {
     let number = group.hosts.iter().position(|host| host.is_running()).expect("some manager runs");
     let key = group.admin.key().clone();
     let certificate_request = CertificateRequest::create(&key).unwrap();
-    let mut users = UsersClient::new(group.channel(number).await);
-    let answer = users.renew(v1::RenewUserRequest { certificate_request }).await.unwrap();
-    let header = answer.metadata().get("warren-certificate-authority").unwrap().to_str().unwrap().to_owned();
+    let status = group.cluster().await.get_ca(v1::GetCaRequest {}).await.unwrap();
+    let header = status.metadata().get("warren-certificate-authority").unwrap().to_str().unwrap().to_owned();
     assert_eq!(header, new.to_string());
-    let v1::RenewUserResponse { certificate, authorities } = answer.into_inner();
+    let mut users = UsersClient::new(group.hosts[number].channel(&group.roots, None).await);
+    let request = v1::RenewUserRequest { certificate_request, ttl_ms: 0, ca_digest: header };
+    let v1::RenewUserResponse { certificate, authorities } = users.renew(request).await.unwrap().into_inner();
     let roots = Roots::parse(&authorities).unwrap();
     assert_eq!(roots.digests(), [new]);
     let renewed = Credentials::new(certificate, key).unwrap();
@@ -244,7 +245,7 @@ async fn renew_user(group: &mut ManagerGroup, new: CaDigest) {
     group.wait_for_ca("all administrators", |status| missing(&status.users).is_empty()).await;
     let other = PrivateKey::generate().unwrap();
     let certificate_request = CertificateRequest::create(&other).unwrap();
-    let mut users = UsersClient::new(group.channel(number).await);
-    let refused = users.renew(v1::RenewUserRequest { certificate_request }).await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    let request = v1::RenewUserRequest { certificate_request, ..Default::default() };
+    let refused = users.renew(request).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unauthenticated);
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use warren_client::NodeChange;
 use warren_documents::{
-    DocumentKind, NetworkFields, NodeFields, SecretObjectFields, VolumeFields, document, encode_base64,
-    service_document,
+    DocumentKind, NetworkFields, NodeFields, SecretObjectFields, VolumeFields, document, service_document,
 };
 use warren_proto::convert::{availability, stored_service_spec};
 use warren_proto::v1;
+use warren_types::base64::encode_base64;
 use warren_types::spec::{ParseTaintError, Taint};
 use warren_types::{SecretObjectKind, Violation, Violations, VolumeDriver};
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use warren_documents::encode_base64;
 use warren_proto::v1;
 use warren_types::Timestamp;
+use warren_types::base64::encode_base64;
 
 use super::{TimeView, age, joined_names, rounded_bytes, short_id};
 use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, wide};

@@ -1,4 +1,5 @@
-//! Admission: which services a user may run, change and enter by the policy of the cluster.
+//! Admission: which services a user may run, change and enter by the policy of the cluster. The signatures of images,
+//! which it demands of everybody, are checked in `images/signatures.rs`.
 
 use std::sync::Arc;
 
@@ -67,11 +68,16 @@ pub(super) fn check_rollback(
     service: &Service,
     revision: Option<u64>,
 ) -> Result<(), Problem> {
-    let target: Option<&Arc<Revision>> = match revision {
+    let target = rollback_target(service, revision);
+    target.map_or(Ok(()), |target| check_admission(role, state, &spec_of_revision(service, target)))
+}
+
+/// The revision that a rollback makes the current one: of that number, or the previous one.
+pub(super) fn rollback_target(service: &Service, revision: Option<u64>) -> Option<&Arc<Revision>> {
+    match revision {
         Some(number) => service.history.iter().find(|revision| revision.number == number),
         None => previous_revision(service),
-    };
-    target.map_or(Ok(()), |target| check_admission(role, state, &spec_of_revision(service, target)))
+    }
 }
 
 /// Refuses images of archives if the images of this role have to come from certain registries: an archive says itself

@@ -1,13 +1,20 @@
 //! What writes would do: each becomes the command that its own call would propose, on a copy of the newest state.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tonic::{Code, Status};
+use warren_core::state::kept_pin;
 use warren_core::{Command, Forecast, Forecaster, Refusal, State};
 use warren_proto::convert::check_secret_object_data;
 use warren_proto::status::Problem;
 use warren_proto::v1;
 use warren_proto::v1::forecast_write::Write;
+use warren_store::PublishedState;
 use warren_store::problem::IntoProblem;
-use warren_types::{ServiceId, ServiceSpec, Timestamp, UserRole};
+use warren_types::{ImageDigest, ServiceId, ServiceSpec, Timestamp, UserRole};
 
 use super::Api;
 use super::admission_policy::check_admission;
@@ -16,6 +23,9 @@ use super::nodes::{self, NodeUpdate};
 use super::secret_objects::{SecretObjectRequest, parse_kind};
 use super::services::{ServiceChange, admit_change, parse_updated_spec};
 use super::volumes::VolumeRequest;
+
+/// The most services whose images are checked at once.
+const MAX_CONCURRENT_CHECKS: usize = 16;
 
 impl Api {
     /// Applies the writes to a copy of the newest state, and follows what they lead to.
@@ -28,27 +38,57 @@ impl Api {
         request: v1::ForecastRequest,
     ) -> Result<v1::ForecastResponse, Status> {
         let published = self.read_latest().await?;
+        let refused = self.refused_images(&published, &request.writes).await;
         let (api, now) = (self.clone(), self.clock.now());
         // Planning a large update takes a while.
-        let made =
-            tokio::task::spawn_blocking(move || api.forecast_from(role, &published.state, request, now));
+        let made = tokio::task::spawn_blocking(move || {
+            api.forecast_from(role, &published.state, request, refused, now)
+        });
         made.await.map_err(|error| {
             tracing::error!(%error, "a forecast failed");
             Problem::new(Code::Internal, "FORECAST_FAILED", "the forecast failed").into()
         })
     }
 
+    /// Which writes start services whose images are not signed as the admission policy demands.
+    async fn refused_images(
+        &self,
+        published: &Arc<PublishedState>,
+        writes: &[v1::ForecastWrite],
+    ) -> BTreeMap<usize, Problem> {
+        let policy = published.state.cluster().map(|cluster| &cluster.settings.admission_policy);
+        if policy.is_none_or(|policy| policy.signatures.is_empty()) {
+            return BTreeMap::new();
+        }
+        let slots = Arc::new(Semaphore::new(MAX_CONCURRENT_CHECKS));
+        let mut checks = JoinSet::new();
+        for (number, write) in writes.iter().enumerate() {
+            let Some((spec, digest)) = started_service(&published.state, write) else { continue };
+            let (api, published, slots) = (self.clone(), published.clone(), slots.clone());
+            checks.spawn(async move {
+                let _slot = slots.acquire().await.expect("it is never closed");
+                let checked =
+                    api.admit_image(&published.state, &spec.name, &spec.task, digest.as_ref()).await;
+                Some((number, checked.err()?))
+            });
+        }
+        checks.join_all().await.into_iter().flatten().collect()
+    }
+
+    /// `refused` are the writes that are refused for their images, by number.
     fn forecast_from(
         &self,
         role: UserRole,
         state: &State,
         request: v1::ForecastRequest,
+        mut refused: BTreeMap<usize, Problem>,
         now: Timestamp,
     ) -> v1::ForecastResponse {
         let v1::ForecastRequest { writes, outcomes_only } = request;
         let mut forecaster = Forecaster::new(state, now);
-        let outcomes = writes.into_iter().map(|write| {
+        let outcomes = writes.into_iter().enumerate().map(|(number, write)| {
             let command = self.forecast_command(role, write, forecaster.state(), now);
+            let command = command.and_then(|command| refused.remove(&number).map_or(Ok(command), Err));
             let outcome =
                 command.and_then(|command| forecaster.write(&command).map_err(IntoProblem::into_problem));
             show_outcome(outcome)
@@ -123,6 +163,23 @@ impl Api {
     }
 }
 
+/// The service that a write starts, and the digest that its image keeps. `None` for other writes and invalid ones.
+fn started_service(state: &State, write: &v1::ForecastWrite) -> Option<(ServiceSpec, Option<ImageDigest>)> {
+    match write.write.as_ref()? {
+        Write::CreateService(request) => {
+            let (_, spec): (ServiceId, ServiceSpec) = request.clone().try_into().ok()?;
+            Some((spec, None))
+        }
+        Write::UpdateService(v1::UpdateServiceRequest { reference, spec, force, .. }) => {
+            let spec = parse_updated_spec(spec.clone()).ok()?;
+            let known = state.find_service(reference).ok();
+            let digest = known.and_then(|service| kept_pin(service, &spec.task, *force)).cloned();
+            Some((spec, digest))
+        }
+        _ => None,
+    }
+}
+
 /// The command of a write of a service.
 fn service_command(role: UserRole, write: Write, state: &State, at: Timestamp) -> Result<Command, Problem> {
     let refused = Refusal::into_problem;
@@ -139,7 +196,7 @@ fn service_command(role: UserRole, write: Write, state: &State, at: Timestamp) -
         Write::UpdateService(request) => {
             let v1::UpdateServiceRequest { reference, version, spec, force, allow_many_replicas } = request;
             let spec = parse_updated_spec(spec)?;
-            let change = ServiceChange::Spec(&spec);
+            let change = ServiceChange::Spec { spec: &spec, force };
             let service = admit_change(role, state, &reference, change, allow_many_replicas)?;
             let version = version.or(force.then_some(service.version));
             Command::UpdateService { id: service.id, version, spec, force, at }

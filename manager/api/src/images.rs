@@ -8,6 +8,7 @@ mod import;
 mod pull;
 mod query;
 mod resolve;
+mod signatures;
 
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use warren_types::{CanonicalImage, ImageReference, Violation};
 
 pub use self::holders::ImportHolders;
 pub use self::resolve::ResolveFailure;
+pub use self::signatures::demands_signature;
 use super::Api;
 use super::admission_policy::{check_import, user_role};
 use super::audited_call::AuditedCall;

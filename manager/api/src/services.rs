@@ -3,18 +3,21 @@
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
-use warren_core::state::ObjectKind;
+use warren_core::state::{ObjectKind, kept_pin};
 use warren_core::{Command, Refusal, State};
 use warren_proto::convert::replicas;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, services_server};
 use warren_store::problem::{IntoProblem, status_of};
 use warren_types::{
-    Revision, Service, ServiceId, ServiceMode, ServiceSpec, TaskState, UserRole, Violation, Violations,
+    ImageDigest, Revision, Service, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, UserRole,
+    Violation, Violations,
 };
 
 use super::Api;
-use super::admission_policy::{check_admission, check_rollback, check_service_admission, user_role};
+use super::admission_policy::{
+    check_admission, check_rollback, check_service_admission, rollback_target, user_role,
+};
 use super::audited_call::AuditedCall;
 use super::paging::Page;
 
@@ -29,11 +32,15 @@ pub(super) fn parse_updated_spec(spec: Option<v1::ServiceSpec>) -> Result<Servic
 }
 
 /// What a write changes of a service.
+#[derive(Clone, Copy)]
 pub(super) enum ServiceChange<'a> {
     /// Nothing of its spec.
     None,
     Replicas(u32),
-    Spec(&'a ServiceSpec),
+    Spec {
+        spec: &'a ServiceSpec,
+        force: bool,
+    },
     /// To an earlier revision, by number or the previous one.
     Rollback(Option<u64>),
 }
@@ -63,7 +70,8 @@ impl Api {
         Ok(self.show_service(&self.store.read().state, &service))
     }
 
-    /// Id and version of the service of a write, as of [`admit_change`].
+    /// Id and version of the service of a write, as of [`admit_change`]. The images that it starts are signed as the
+    /// admission policy demands.
     async fn resolve_service(
         &self,
         role: UserRole,
@@ -73,8 +81,33 @@ impl Api {
     ) -> Result<(ServiceId, u64), Status> {
         let published = self.read_latest().await?;
         let service = admit_change(role, &published.state, reference, change, allow_many_replicas)?;
+        if let Some((task, digest)) = started_task(service, change) {
+            self.admit_image(&published.state, &service.spec.name, task, digest).await?;
+        }
         Ok((service.id, service.version))
     }
+}
+
+/// The task that a write starts, or starts more of, and the digest that its image has already.
+fn started_task<'a>(
+    service: &'a Service,
+    change: ServiceChange<'a>,
+) -> Option<(&'a TaskSpec, Option<&'a ImageDigest>)> {
+    let of_revision = |revision: &'a Revision| (&revision.task, service.pins.get(&revision.number));
+    match change {
+        ServiceChange::None => None,
+        ServiceChange::Replicas(replicas) => {
+            is_more(service, replicas).then(|| of_revision(&service.revision))
+        }
+        ServiceChange::Spec { spec, force } => Some((&spec.task, kept_pin(service, &spec.task, force))),
+        ServiceChange::Rollback(revision) => {
+            rollback_target(service, revision).map(|target| of_revision(target))
+        }
+    }
+}
+
+fn is_more(service: &Service, replicas: u32) -> bool {
+    service.spec.replicas().is_none_or(|known| replicas > known)
 }
 
 /// The service of a write, which accepts that many replicas. The caller may change it, and run what it becomes.
@@ -94,13 +127,13 @@ pub(super) fn admit_change<'s>(
         ServiceChange::None => None,
         ServiceChange::Replicas(replicas) => {
             // Fewer tasks are always admitted.
-            if service.spec.replicas().is_none_or(|known| replicas > known) {
+            if is_more(service, replicas) {
                 let mode = ServiceMode::Replicated { replicas };
                 check_admission(role, state, &ServiceSpec { mode, ..(*service.spec).clone() })?;
             }
             Some(replicas)
         }
-        ServiceChange::Spec(spec) => {
+        ServiceChange::Spec { spec, .. } => {
             check_admission(role, state, spec)?;
             spec.replicas()
         }
@@ -125,9 +158,10 @@ impl services_server::Services for Api {
         let request = request.into_inner();
         let is_confirmed = request.allow_many_replicas;
         let (id, spec): (ServiceId, ServiceSpec) = request.try_into().map_err(status_of)?;
-        // A policy is effective once it is set.
+        // A policy is effective once it is set; administrators may lift it.
         let published = if role == UserRole::Admin { self.store.read() } else { self.read_latest().await? };
         check_admission(role, &published.state, &spec)?;
+        self.admit_image(&published.state, &spec.name, &spec.task, None).await?;
         if !is_confirmed {
             published.state.check_replicas(spec.replicas(), None).map_err(status_of)?;
         }
@@ -183,7 +217,7 @@ impl services_server::Services for Api {
             request.into_inner();
         caller.named(ObjectKind::Service, &reference);
         let spec = parse_updated_spec(spec).map_err(status_of)?;
-        let change = ServiceChange::Spec(&spec);
+        let change = ServiceChange::Spec { spec: &spec, force };
         let (id, current) = self.resolve_service(role, &reference, change, allow_many_replicas).await?;
         // A forced update is not idempotent, so it applies only to the version that was read.
         let version = version.or(force.then_some(current));

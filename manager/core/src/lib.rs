@@ -32,7 +32,7 @@ pub use reconcile::{
     ImageStep, ReconcilePlan, UsedRegistry, VerificationPlan, earlier_pin, image_step, is_refresh,
     pin_command, pin_of_other_service, reap, reap_tokens, reconcile_ca_rotation, reconcile_feature_level,
     reconcile_service, reconcile_verification, release_addresses, uncreated_tasks, unresolved_command,
-    used_registries, verification_peers,
+    usable_import, used_registries, verification_peers,
 };
 pub use rollout::{RolledBackUpdate, Rollout, RolloutState, rollout};
 pub use scheduler::{SchedulePlan, UnschedulableReasons, schedule, schedule_with_limit};

@@ -27,6 +27,7 @@ pub use ca_rotation::reconcile_ca_rotation;
 pub use feature_level::reconcile_feature_level;
 pub use image::{
     ImageStep, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service, unresolved_command,
+    usable_import,
 };
 pub use reap::reap;
 pub use room::{SPARE_TASKS, uncreated_tasks, unplaced_tasks};

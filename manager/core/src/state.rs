@@ -45,7 +45,7 @@ use warren_types::{
 
 pub use address::{Withdrawal, WithdrawnAddress, address_capacity};
 pub use allocation::NodeAllocation;
-pub use apply::{REVISION_HISTORY_LIMIT, previous_revision};
+pub use apply::{REVISION_HISTORY_LIMIT, kept_pin, previous_revision};
 pub(crate) use apply::{ReportedImage, reported_image};
 pub use ca_rotation::{ManagerAuthority, ManagerCaStep, RotationProgress};
 pub use cluster::Cluster;

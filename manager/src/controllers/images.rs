@@ -10,16 +10,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use warren_api::Api;
-use warren_api::images::{ImportHolders, ResolveFailure};
+use warren_api::images::{ImportHolders, ResolveFailure, demands_signature};
 use warren_control::RunOutcome;
 use warren_core::{
-    Command, ImageStep, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service,
+    Command, ImageStep, State, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service,
     unresolved_command,
 };
 use warren_session::secret_delivery::newest_credential;
 use warren_store::PublishedState;
 use warren_types::secret_object::registry_host;
-use warren_types::spec::IMAGE_NOT_RESOLVED;
+use warren_types::spec::{IMAGE_NOT_ADMITTED, IMAGE_NOT_RESOLVED};
 use warren_types::{CanonicalImage, ImageDigest, ImageReference, ServiceId};
 
 use self::registry_queue::{RegistryAnswer, RegistryQuestion, RegistryQueue};
@@ -91,16 +91,16 @@ impl ImagePinner {
 
     /// Asks until the image is pinned, or need not be asked for any more.
     async fn resolve(&self, id: ServiceId, revision: u64) {
-        let (began, mut failures) = (Instant::now(), 0);
+        let (began, mut attempts) = (Instant::now(), 0);
         loop {
             let mut imported = pin!(self.imported.notified());
             imported.as_mut().enable();
             let Some(step) = self.next_step(id, revision) else { return };
+            attempts += 1;
             let is_pinned = match self.digest_of(&step).await {
-                Ok(digest) => self.pin(id, revision, digest).await,
+                Ok(digest) => self.pin(id, revision, &step.image, digest).await,
                 Err(unresolved) => {
-                    failures += 1;
-                    let known = match self.may_use_known(&unresolved, id, failures, began.elapsed()) {
+                    let known = match self.may_use_known(&unresolved, id, attempts, began.elapsed()) {
                         true => self.known_digest(id, &step.image).await,
                         false => None,
                     };
@@ -111,7 +111,7 @@ impl ImagePinner {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(retry_delay(failures)) => {}
+                () = tokio::time::sleep(retry_delay(attempts)) => {}
                 () = imported => {}
             }
         }
@@ -152,15 +152,24 @@ impl ImagePinner {
 
     async fn ask(&self, image: &ImageReference) -> RegistryAnswer {
         let published = self.api.store.read();
-        let credential = newest_credential(&published.state, image);
-        let question = RegistryQuestion {
-            registry: registry_host(image),
-            image: CanonicalImage::of(image).to_string(),
-            credential: credential.map(|(object, number, _)| (object.id, number)),
-        };
+        let question = question(&published.state, image, None);
         let request = || async {
             let resolved = self.api.resolve_image(&published.state, image).await?;
             Ok(ImageDigest::from(&resolved.digest))
+        };
+        self.queue.ask(question, request).await
+    }
+
+    /// The digest, if it is signed as the admission policy demands.
+    async fn signed(&self, image: &ImageReference, digest: ImageDigest) -> RegistryAnswer {
+        let published = self.api.store.read();
+        if !demands_signature(&published.state, image) {
+            return Ok(digest);
+        }
+        let question = question(&published.state, image, Some(digest.clone()));
+        let request = || async {
+            self.api.check_signatures(&published.state, image, &digest).await?;
+            Ok(digest.clone())
         };
         self.queue.ask(question, request).await
     }
@@ -207,15 +216,24 @@ impl ImagePinner {
             "{IMAGE_NOT_RESOLVED} {image}: {reason}; the service uses {digest}, {origin}; `warren service update \
              --force` asks again"
         );
-        if !self.pin(id, revision, digest).await {
+        if !self.pin(id, revision, image, digest).await {
             return false;
         }
         self.record(id, revision, &text).await;
         true
     }
 
-    /// Returns whether the image is pinned.
-    async fn pin(&self, id: ServiceId, revision: u64, digest: ImageDigest) -> bool {
+    /// Pins the digest, which must be signed if the admission policy demands it: this is the one way to a pin that
+    /// managers resolve. Returns whether the image is pinned.
+    async fn pin(&self, id: ServiceId, revision: u64, image: &ImageReference, digest: ImageDigest) -> bool {
+        let digest = match self.signed(image, digest).await {
+            Ok(digest) => digest,
+            Err(ResolveFailure { reason, .. }) => {
+                tracing::warn!(service = %id, %image, reason, "image not admitted; retrying");
+                self.record(id, revision, &refusal_text(image, &reason)).await;
+                return false;
+            }
+        };
         let now = self.api.clock.now();
         let command = pin_command(&self.api.store.read().state, id, revision, digest, now);
         self.propose(id, command).await
@@ -253,6 +271,21 @@ fn failure_text(image: &ImageReference, reason: &str) -> String {
     )
 }
 
+fn refusal_text(image: &ImageReference, reason: &str) -> String {
+    format!("{IMAGE_NOT_ADMITTED} {image}: {reason}; see `warren cluster policy show`")
+}
+
+/// What the image stands for, or whether this digest of it is signed.
+fn question(state: &State, image: &ImageReference, signed: Option<ImageDigest>) -> RegistryQuestion {
+    let credential = newest_credential(state, image);
+    RegistryQuestion {
+        registry: registry_host(image),
+        image: CanonicalImage::of(image).to_string(),
+        signed,
+        credential: credential.map(|(object, number, _)| (object.id, number)),
+    }
+}
+
 fn retry_delay(failures: u32) -> Duration {
     MIN_RETRY_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
 }
@@ -269,9 +302,12 @@ mod tests {
 
     #[test]
     fn failure_says_what_to_do() {
-        let text = failure_text(&"web:1".parse().unwrap(), "cannot reach registry docker.io: no route");
+        let image = "web:1".parse().unwrap();
+        let text = failure_text(&image, "cannot reach registry docker.io: no route");
         for part in ["web:1", "no route", "warren image import", "--resolve-image worker"] {
             assert!(text.contains(part), "{text}");
         }
+        let text = refusal_text(&image, "no signature");
+        assert_eq!(text, "managers do not admit image web:1: no signature; see `warren cluster policy show`");
     }
 }

@@ -11,10 +11,10 @@ use hyper::header::HeaderValue;
 use serde_json::json;
 use tar::{Archive, EntryType};
 use warren_client::{Client, INPUT_CHUNK, ProgramEvent, ProgramInput, ProgramOutput, RunningProgram};
-use warren_documents::encode_base64;
 use warren_proto::v1;
 use warren_proto::v1::exec_target::Work;
 use warren_types::Timestamp;
+use warren_types::base64::encode_base64;
 
 use crate::containers;
 use crate::docker_error::DockerError;

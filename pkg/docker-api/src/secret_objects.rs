@@ -6,8 +6,8 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use warren_client::{Client, NewSecretObject};
-use warren_documents::{decode_base64, encode_base64};
 use warren_proto::v1;
+use warren_types::base64::{decode_base64, encode_base64};
 use warren_types::{SecretObjectId, SecretObjectKind};
 use zeroize::Zeroizing;
 

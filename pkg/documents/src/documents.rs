@@ -9,12 +9,12 @@ use warren_compose::stack::{
 };
 use warren_compose::yaml::{WorkBudget, YamlEntry, YamlMap, YamlNode, YamlValue, parse_documents};
 use warren_compose::{ComposeProblem, SourcePosition, ValuePosition, similar};
+use warren_types::base64::decode_base64;
 use warren_types::spec::{validate_labels, validate_taints};
 use warren_types::{
     NodeName, SecretObjectKind, SecretObjectName, ServiceName, ServiceSpec, Violations, Volume,
 };
 
-use crate::base64::decode_base64;
 use crate::format::{
     ADMISSION_POLICY, API_VERSION, DocumentKind, METADATA_FIELDS, Metadata, NetworkFields, NodeFields,
     SecretObjectFields, VolumeFields,

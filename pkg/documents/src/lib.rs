@@ -8,7 +8,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admission_policy;
-mod base64;
 mod documents;
 mod format;
 mod locate;
@@ -16,7 +15,6 @@ mod reader;
 mod schema;
 
 pub use admission_policy::{admission_policy_document, read_admission_policy};
-pub use base64::{decode_base64, encode_base64};
 pub use documents::{DataSource, Documents, NamedObject, NodeDocument, SourceText};
 pub use format::{API_VERSION, DocumentKind, NetworkFields, NodeFields, SecretObjectFields, VolumeFields};
 pub use format::{document, service_document};

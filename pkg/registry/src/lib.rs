@@ -1,11 +1,12 @@
-//! The client of registries: what a name stands for, manifests by name, blobs by digest, authentication on request.
+//! The client of registries: what a name stands for, manifests by name, blobs by digest, signatures of images,
+//! authentication on request.
 //!
 //! Responses are untrusted: every body has a size limit, every wait a timeout, a password is sent only over
 //! TLS or to registries configured as plain HTTP, and a redirect never leaves TLS. After
 //! [`RegistrySettings::refuse_internal_addresses`] no request goes to this machine or to a metadata service.
 //! Source: OCI distribution specification 1.1 and, for tokens, Docker's "Token Authentication Specification".
 //!
-//! It must never store anything, and never interpret more of an image than its digest and media type.
+//! It must never store anything, and never interpret more of an image than its digest, media type and signatures.
 //!
 //! Start reading at [`RegistryClients`].
 
@@ -24,6 +25,7 @@ mod reference;
 mod resolve;
 mod retry;
 mod settings;
+mod signature;
 mod token;
 
 pub use client::{BlobStream, FetchedManifest, ManifestSelector, Repository};
@@ -36,3 +38,4 @@ pub use reference::{InvalidReference, Reference};
 pub use resolve::{ResolveNames, ResolvedName};
 pub use retry::{AttemptFailure, RetryCounter};
 pub use settings::{InvalidAuthority, InvalidHost, RegistryPolicy, RegistrySettings};
+pub use signature::ImageSignature;

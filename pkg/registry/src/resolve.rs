@@ -1,4 +1,4 @@
-//! Resolves a name in its registry without fetching the image.
+//! Resolves a name in its registry without fetching the image, and asks for the signatures of one.
 
 use std::fmt::Debug;
 
@@ -10,6 +10,7 @@ use crate::error::RegistryError;
 use crate::media_type::IMAGE_TYPES;
 use crate::reference::Reference;
 use crate::retry::{AttemptFailure, RetryCounter};
+use crate::signature::ImageSignature;
 
 /// What a name stands for in its registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct ResolvedName {
     pub size: u64,
 }
 
-/// Tells what names stand for: [`RegistryClients`], or in tests a table.
+/// Tells what names stand for, and who signed that: [`RegistryClients`], or in tests a table.
 #[async_trait::async_trait]
 pub trait ResolveNames: Debug + Send + Sync {
     /// What the name stands for now. Stores nothing.
@@ -34,6 +35,17 @@ pub trait ResolveNames: Debug + Send + Sync {
         reference: &Reference,
         credentials: Option<RegistryCredentials>,
     ) -> Result<ResolvedName, RegistryError>;
+
+    /// The signatures that the repository of `reference` has of the digest `image`, not verified.
+    ///
+    /// # Errors
+    /// As above. That there is none is no error.
+    async fn signatures(
+        &self,
+        reference: &Reference,
+        image: &Digest,
+        credentials: Option<RegistryCredentials>,
+    ) -> Result<Vec<ImageSignature>, RegistryError>;
 }
 
 #[async_trait::async_trait]
@@ -49,6 +61,22 @@ impl ResolveNames for RegistryClients {
         loop {
             match repository.resolve(selector, reference.digest()).await {
                 Ok(resolved) => return Ok(resolved),
+                Err(failure) => tokio::time::sleep(tries.next_delay(failure)?).await,
+            }
+        }
+    }
+
+    async fn signatures(
+        &self,
+        reference: &Reference,
+        image: &Digest,
+        credentials: Option<RegistryCredentials>,
+    ) -> Result<Vec<ImageSignature>, RegistryError> {
+        let repository = self.repository(reference, credentials).await?;
+        let mut tries = RetryCounter::new(self.policy());
+        loop {
+            match repository.signatures(image).await {
+                Ok(signatures) => return Ok(signatures),
                 Err(failure) => tokio::time::sleep(tries.next_delay(failure)?).await,
             }
         }

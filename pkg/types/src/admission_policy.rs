@@ -1,4 +1,4 @@
-//! The admission policy of a cluster: what services of operators may do.
+//! The admission policy of a cluster: what services of operators may do, and which images must be signed.
 
 use std::fmt::Display;
 
@@ -10,19 +10,37 @@ use crate::spec::storage::is_normalized_absolute;
 use crate::spec::{
     Capability, DEFAULT_PIDS_LIMIT, Limits, MountSource, Seccomp, ServiceSpec, TaskNetworkMode, TaskSpec,
 };
-use crate::{ImageReference, UserRole, Violations};
+use crate::{ImageReference, SignatureKey, UserRole, Violations};
 
 /// The most items of a list of rules.
 const MAX_ITEMS: usize = 64;
 /// The most bytes of an allowed path.
 const MAX_PATH: usize = 256;
+/// The most rules of signatures: a manager checks all that an image matches.
+const MAX_SIGNATURE_RULES: usize = 16;
+/// The most keys of one of them.
+const MAX_SIGNATURE_KEYS: usize = 8;
 
-/// Which services users may run, change and enter. Administrators are not restricted, and viewers run nothing.
+/// Which services users may run, change and enter. Viewers run nothing, and administrators are restricted only in images.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdmissionPolicy {
     /// Of users with the role operator, people and machines.
     pub operator: AdmissionRules,
+    /// Which images must be signed, whoever runs them. Managers check the digest that runs. Several rules that match an
+    /// image all hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signatures: Vec<SignatureRule>,
+}
+
+/// Images that run only with a signature of cosign.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct SignatureRule {
+    /// `HOST[:PORT][/REPOSITORY]`, with all repositories below.
+    pub registry: String,
+    /// A signature by any of them is enough.
+    pub keys: Vec<SignatureKey>,
 }
 
 /// What services may set. The default gives no power over nodes. A rule that a later version adds must be skipped by
@@ -59,7 +77,7 @@ pub struct AdmissionRules {
 }
 
 impl AdmissionPolicy {
-    /// The rules of a role; `None` allows everything.
+    /// The rules of a role; `None` allows every spec.
     pub fn rules(&self, role: UserRole) -> Option<&AdmissionRules> {
         match role {
             UserRole::Admin => None,
@@ -117,10 +135,25 @@ impl AdmissionPolicy {
         weaker.into_iter().filter(|(is_set, _)| *is_set).map(|(_, rule)| format!("operator.{rule}")).collect()
     }
 
+    /// The rules that demand a signature of the image, with their numbers.
+    pub fn signature_rules(&self, image: &ImageReference) -> impl Iterator<Item = (usize, &SignatureRule)> {
+        self.signatures.iter().enumerate().filter(move |(_, rule)| is_image_of(image, &rule.registry))
+    }
+
     /// All violations of the policy itself; paths are relative to it.
     pub fn validate(&self) -> Violations {
+        let Self { operator, signatures } = self;
         let mut wrong = Violations::default();
-        wrong.nest("operator", self.operator.validate());
+        wrong.nest("operator", operator.validate());
+        check_count("signatures", signatures.len(), MAX_SIGNATURE_RULES, &mut wrong);
+        for (i, SignatureRule { registry, keys }) in signatures.iter().enumerate() {
+            check_registry(&format!("signatures[{i}].registry"), registry, &mut wrong);
+            let path = format!("signatures[{i}].keys");
+            if keys.is_empty() {
+                wrong.add(path.as_str(), "is empty; give a public key");
+            }
+            check_count(&path, keys.len(), MAX_SIGNATURE_KEYS, &mut wrong);
+        }
         wrong
     }
 }
@@ -144,9 +177,8 @@ impl AdmissionRules {
             wrong.add("minOomScoreAdj", format!("{found} is out of range; give -1000 to 0"));
         }
         check_count("registries", self.registries.len(), MAX_ITEMS, &mut wrong);
-        for (i, registry) in self.registries.iter().enumerate().filter(|(_, text)| !is_registry(text)) {
-            let message = format!("{registry:?} is not a registry; give HOST[:PORT][/REPOSITORY]");
-            wrong.add(format!("registries[{i}]"), message);
+        for (i, registry) in self.registries.iter().enumerate() {
+            check_registry(&format!("registries[{i}]"), registry, &mut wrong);
         }
         wrong.nest("limits", self.limits.validate());
         wrong
@@ -304,11 +336,13 @@ fn is_image_of(image: &ImageReference, registry: &str) -> bool {
     image.domain.eq_ignore_ascii_case(normalize_domain(host)) && is_below(&image.path, repository)
 }
 
-/// Whether the text is `HOST[:PORT][/REPOSITORY]`, with a host that image references take for one.
-fn is_registry(text: &str) -> bool {
+/// Checks that the text is `HOST[:PORT][/REPOSITORY]`, with a host that image references take for one.
+fn check_registry(path: &str, text: &str, wrong: &mut Violations) {
     let host = text.split('/').next().unwrap_or_default();
     let reference = format!("{text}/image");
-    split_reference(&reference).is_ok_and(|image| image.domain == normalize_domain(host))
+    if !split_reference(&reference).is_ok_and(|image| image.domain == normalize_domain(host)) {
+        wrong.add(path, format!("{text:?} is not a registry; give HOST[:PORT][/REPOSITORY]"));
+    }
 }
 
 #[cfg(test)]
@@ -491,7 +525,7 @@ mod tests {
             limits,
             ..AdmissionRules::default()
         };
-        let found = AdmissionPolicy { operator }.validate().0;
+        let found = AdmissionPolicy { operator, ..Default::default() }.validate().0;
         let paths: Vec<&str> = found.iter().map(|wrong| wrong.path.as_str()).collect();
         let expected = [
             "operator.hostBinds[1]",
@@ -508,7 +542,35 @@ mod tests {
         ];
         assert_eq!(paths, expected);
         let many = AdmissionRules { host_binds: vec!["/a".into(); 65], ..AdmissionRules::default() };
-        let found = AdmissionPolicy { operator: many }.validate().to_string();
+        let found = AdmissionPolicy { operator: many, ..Default::default() }.validate().to_string();
         assert_eq!(found, "operator.hostBinds: 65 are more than 64");
+    }
+
+    #[test]
+    fn signature_rules_match_registries_for_everybody() {
+        let key = SignatureKey::Ed25519([1; 32]);
+        let rule =
+            |registry: &str, count| SignatureRule { registry: registry.into(), keys: vec![key; count] };
+        let signatures = vec![rule("ghcr.io/acme", 1), rule("docker.io", 1), rule("ghcr.io", 1)];
+        let policy = AdmissionPolicy { signatures, ..AdmissionPolicy::default() };
+        for (image, expected) in [
+            ("ghcr.io/acme/app:1", &[0, 2][..]),
+            ("GHCR.io/acme-other/app", &[2]),
+            ("nginx", &[1]),
+            ("localhost:5000/app", &[]),
+        ] {
+            let found: Vec<usize> = policy.signature_rules(&image.parse().unwrap()).map(|(i, _)| i).collect();
+            assert_eq!(found, expected, "{image}");
+        }
+        assert_eq!(policy.validate(), Violations::default());
+        let signatures = vec![rule("acme", 1), rule("ghcr.io", 0), rule("ghcr.io", 9)];
+        let found = AdmissionPolicy { signatures, ..AdmissionPolicy::default() }.validate();
+        assert_eq!(
+            found.to_string(),
+            "signatures[0].registry: \"acme\" is not a registry; give HOST[:PORT][/REPOSITORY]; \
+             signatures[1].keys: is empty; give a public key; signatures[2].keys: 9 are more than 8"
+        );
+        let many = AdmissionPolicy { signatures: vec![rule("ghcr.io", 1); 17], ..AdmissionPolicy::default() };
+        assert_eq!(many.validate().to_string(), "signatures: 17 are more than 16");
     }
 }

@@ -9,6 +9,7 @@
 pub mod admission_policy;
 pub mod assignment;
 pub mod autolock;
+pub mod base64;
 pub mod boxed_default;
 pub mod ca;
 mod canonical_image;
@@ -31,6 +32,7 @@ pub mod quantity;
 pub mod raft;
 pub mod secret_object;
 pub mod signal;
+mod signature_key;
 pub mod spec;
 pub mod state;
 #[cfg(any(test, feature = "strategies"))]
@@ -44,7 +46,7 @@ pub mod verification;
 pub mod violation;
 pub mod volume;
 
-pub use admission_policy::{AdmissionPolicy, AdmissionRules};
+pub use admission_policy::{AdmissionPolicy, AdmissionRules, SignatureRule};
 pub use assignment::{
     Assignment, AssignmentVersion, LOG_RETENTION, MAX_REPORTED_IMAGES, MAX_REPORTED_VOLUMES, NodeSettings,
     RetainedLog, TaskAssignment, TaskReport, VolumeAssignment,
@@ -83,6 +85,7 @@ pub use secret_object::{
     SecretObjectVersion,
 };
 pub use signal::Signal;
+pub use signature_key::{ParseSignatureKeyError, SignatureKey};
 pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
     HealthCheck, HostEntry, HttpHeader, ImageResolver, LifecycleHook, Limits, LogLimits, Mount, MountSource,

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use check::is_host_name;
 pub use health::{HealthCheck, HttpHeader, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, Probe};
-pub use image::{AWAITS_IMAGE_PIN, IMAGE_NOT_RESOLVED, ImageResolver, PullPolicy};
+pub use image::{AWAITS_IMAGE_PIN, IMAGE_NOT_ADMITTED, IMAGE_NOT_RESOLVED, ImageResolver, PullPolicy};
 pub use mode::ServiceMode;
 pub use network::{DEFAULT_NETWORK, DnsSettings, MAX_NETWORKS, NetworkAttachment, TaskNetworkMode};
 pub use on_disconnect::{MAX_DISCONNECT_TIME, MIN_STOP_AFTER, OnDisconnect};

@@ -1,8 +1,8 @@
 //! Settings of the cluster.
 
 use warren_types::{
-    AdmissionPolicy, AdmissionRules, ClusterSettings, ClusterSettingsChange, VerificationChange,
-    VerificationSettings, Violation, Violations,
+    AdmissionPolicy, AdmissionRules, ClusterSettings, ClusterSettingsChange, SignatureRule,
+    VerificationChange, VerificationSettings, Violation, Violations,
 };
 
 use super::fields::FieldReader;
@@ -10,7 +10,8 @@ use super::wire_form::{WireForm, field, or_default, read_field, required_message
 use crate::v1;
 
 wire_structs! {
-    AdmissionPolicy as AdmissionPolicy { operator by or_default };
+    AdmissionPolicy as AdmissionPolicy { operator by or_default, signatures };
+    SignatureRule as SignatureRule { registry, keys };
     AdmissionRules as AdmissionRules {
         privileged, host_binds, host_network, cap_add, devices, unconfined_seccomp, min_oom_score_adj, metadata,
         bootstrap, registries, limits by or_default, max_replicas

@@ -12,8 +12,8 @@ use warren_types::{
     AssignmentVersion, Bytes, CaDigest, ClusterId, DnsLabel, ImageDigest, ImageReference, Limits, LogLimits,
     ManagerAddress, ManagerId, MemberId, MilliCpu, NetworkId, NetworkName, NodeCheck, NodeId, NodeLabel,
     NodeName, PublicKeyHash, Resources, SecretObjectId, SecretObjectKeyId, SecretObjectName, ServiceId,
-    ServiceName, Signal, Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId, UnlockKeyId,
-    UserId, UserName, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
+    ServiceName, Signal, SignatureKey, Taint, TaintSelector, TaskExit, TaskId, Timestamp, TokenHash, TokenId,
+    UnlockKeyId, UserId, UserName, Violation, Violations, VolumeDriver, VolumeId, VolumeName, WireGuardKey,
 };
 
 use super::fields::{FieldReader, millis, optional_text};
@@ -175,8 +175,8 @@ macro_rules! texts {
 texts! {
     CaDigest Capability ClusterId Constraint DeviceAccess DnsLabel ImageDigest ImageReference Ipv4Addr Ipv4Net
     ManagerAddress ManagerId NetworkId NetworkName NodeCheck NodeId NodeLabel NodeName PlacementPreference
-    SecretObjectId SecretObjectName ServiceId ServiceName Signal Taint TaintSelector TaskId TokenId UlimitName UserId
-    UserName VolumeId VolumeName WireGuardKey
+    SecretObjectId SecretObjectName ServiceId ServiceName Signal SignatureKey Taint TaintSelector TaskId TokenId
+    UlimitName UserId UserName VolumeId VolumeName WireGuardKey
 }
 
 /// Texts that are empty for `None`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use warren_core::State;
-use warren_registry::{Reference, RegistryCredentials, ResolvedName};
+use warren_registry::{Reference, RegistryCredentials, RegistryError, ResolvedName};
 use warren_security::SecretObjectKey;
 use warren_session::secret_delivery::newest_credential;
 use warren_types::ImageReference;
@@ -34,6 +34,25 @@ impl Api {
         state: &State,
         image: &ImageReference,
     ) -> Result<ResolvedName, ResolveFailure> {
+        let ask = |reference: Reference, credentials: Option<RegistryCredentials>| async move {
+            self.registries.resolve(&reference, credentials).await
+        };
+        self.ask_registry(state, image, ask).await
+    }
+
+    /// The answer of the image's registry to `ask`, with the credential of the cluster.
+    ///
+    /// # Errors
+    /// [`ResolveFailure`].
+    pub(super) async fn ask_registry<T, F>(
+        &self,
+        state: &State,
+        image: &ImageReference,
+        ask: impl FnOnce(Reference, Option<RegistryCredentials>) -> F,
+    ) -> Result<T, ResolveFailure>
+    where
+        F: Future<Output = Result<T, RegistryError>>,
+    {
         let permanent = |reason: String| ResolveFailure { reason, is_transient: false };
         let reference = Reference::parse(image.as_str()).map_err(|error| permanent(error.to_string()))?;
         let credentials = registry_credentials(state, &self.secret_object_key, image).map_err(permanent)?;
@@ -41,7 +60,7 @@ impl Api {
             reason: format!("its registry has no answer after {} s", RESOLVE_TIMEOUT.as_secs()),
             is_transient: true,
         };
-        let answer = timeout(RESOLVE_TIMEOUT, self.registries.resolve(&reference, credentials)).await;
+        let answer = timeout(RESOLVE_TIMEOUT, ask(reference, credentials)).await;
         answer
             .map_err(late)?
             .map_err(|error| ResolveFailure { is_transient: error.is_transient(), reason: error.to_string() })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warren_types::{
     CanonicalImage, ImageDigest, ImageReference, ImageResolver, PullPolicy, Revision, ServiceId, ServiceName,
-    Timestamp,
+    TaskSpec, Timestamp,
 };
 
 use crate::state::{Command, RolloutStep, State, awaits_managers};
@@ -27,10 +27,13 @@ pub struct ImageStep {
 pub fn image_step(state: &State, id: &ServiceId) -> Option<ImageStep> {
     let service = state.service(id).filter(|service| awaits_managers(service))?;
     let (revision, task) = (service.revision.number, &service.revision.task);
+    Some(ImageStep { revision, image: task.image.clone(), import: usable_import(state, task).cloned() })
+}
+
+/// The digest that a user's import gave the name of the task's image, unless the task wants that of the registry.
+pub fn usable_import<'s>(state: &'s State, task: &TaskSpec) -> Option<&'s ImageDigest> {
     let imported = state.imported_image(&CanonicalImage::of(&task.image));
-    let imported = imported.filter(|_| task.pull != PullPolicy::Always);
-    let import = imported.map(|imported| imported.digest.clone());
-    Some(ImageStep { revision, image: task.image.clone(), import })
+    imported.filter(|_| task.pull != PullPolicy::Always).map(|imported| &imported.digest)
 }
 
 /// The digest that an earlier revision of the service had for the same image.

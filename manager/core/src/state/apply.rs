@@ -33,7 +33,7 @@ use warren_types::{LoginToken, Node, NodeId, Service, ServiceId, Task, TaskId, T
 
 pub(crate) use image::{ReportedImage, reported_image};
 pub(super) use network::{default_network, first_virtual_addresses};
-pub use revision::{REVISION_HISTORY_LIMIT, previous_revision};
+pub use revision::{REVISION_HISTORY_LIMIT, kept_pin, previous_revision};
 
 use super::index::Facets;
 use super::{AppliedIndex, ApplyOutcome, Command, CommandResponse, Refusal, State, StateChange, digest};

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use warren_types::spec::IMAGE_NOT_ADMITTED;
 use warren_types::{Service, ServiceMode, Task, TaskState};
 
+use super::task::image_not_admitted;
 use super::{Cause, Inquiry, Severity, count, listed};
 use crate::reconcile::uncreated_tasks;
 use crate::rollout::{Rollout, RolloutState, rollout};
@@ -201,6 +203,10 @@ impl<'a> Inquiry<'a> {
                 Some(
                     Cause { since: failed_at, ..Cause::problem(code, sentence) }.evidence(why).action(action),
                 )
+            }
+            (None, Some(waits)) if waits.starts_with(IMAGE_NOT_ADMITTED) => {
+                let cause = image_not_admitted(name).since(service.revision.created_at);
+                Some(cause.evidence(waits))
             }
             (None, Some(waits)) if awaits_managers(service) => {
                 let image = &service.revision.task.image;

@@ -1,8 +1,9 @@
 //! Why a task is as it is.
 
+use std::fmt::Display;
 use std::time::Duration;
 
-use warren_types::spec::IMAGE_NOT_RESOLVED;
+use warren_types::spec::{IMAGE_NOT_ADMITTED, IMAGE_NOT_RESOLVED};
 use warren_types::{
     DesiredTaskState, Health, NodeCondition, NodeStatus, RestartCondition, Service, Task, TaskExit, TaskState,
 };
@@ -116,6 +117,9 @@ impl<'a> Inquiry<'a> {
         }
         if let Some(cause) = self.restarting_task(task, name) {
             return cause;
+        }
+        if reason.starts_with(IMAGE_NOT_ADMITTED) {
+            return image_not_admitted(name).since(observed.since).evidence(reason);
         }
         if reason.starts_with(IMAGE_NOT_RESOLVED) {
             let service = self.service_name(task);
@@ -327,4 +331,13 @@ impl<'a> Inquiry<'a> {
         let cause = cause.since(observed.since);
         if cause.evidence.contains(&reason) { cause } else { cause.evidence(reason) }
     }
+}
+
+/// The image of a task or service lacks a signature, as far as managers know.
+pub(super) fn image_not_admitted(name: impl Display) -> Cause {
+    let sentence =
+        format!("managers know of no signature of the image of {name} that the admission policy demands");
+    let action =
+        "sign it with `cosign sign` and a key of the rule, which `warren cluster policy show` prints";
+    Cause::problem("image-not-admitted", sentence).action(action)
 }

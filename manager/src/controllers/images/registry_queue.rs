@@ -19,6 +19,8 @@ pub(super) struct RegistryQuestion {
     pub registry: String,
     /// The canonical name of the image.
     pub image: String,
+    /// The digest whose signatures are asked for; `None`: what the name stands for.
+    pub signed: Option<ImageDigest>,
     /// The credential, with the number of its version.
     pub credential: Option<(SecretObjectId, u64)>,
 }
@@ -83,6 +85,7 @@ mod tests {
         RegistryQuestion {
             registry: registry.to_owned(),
             image: format!("{registry}/{image}"),
+            signed: None,
             credential: None,
         }
     }

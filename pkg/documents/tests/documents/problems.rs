@@ -251,6 +251,7 @@ fn admission_policy_of_the_documentation_is_read() {
     let example = text.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
     let policy = read_admission_policy(SourceText { name: "a.yaml", text: example }).unwrap();
     assert_eq!(policy.operator.max_replicas, Some(50));
+    assert_eq!((policy.signatures.len(), policy.signatures[0].keys.len()), (1, 1));
 }
 
 #[test]
@@ -287,8 +288,23 @@ fn wrong_admission_policy_is_refused_with_its_position() {
     }
     check(
         &format!("{head}spec: {{viewer: {{}}}}\n"),
-        &["a.yaml:3:8: spec: \"viewer\" is not a field here; there are operator"],
+        &["a.yaml:3:8: spec: \"viewer\" is not a field here; there are operator, signatures"],
     );
+    let signatures = |rule: &str| format!("{head}spec:\n  signatures:\n    - {rule}\n");
+    for (rule, expected) in [
+        (
+            "{registry: ghcr.io, keys: [MFkw]}",
+            "a.yaml:5:34: spec.signatures[0].keys[0]: is not a public key in PEM; give the text of cosign.pub, from its \
+             first line on",
+        ),
+        ("{registry: ghcr.io}", "a.yaml:5:7: spec.signatures[0].keys: is empty; give a public key"),
+        (
+            "{image: ghcr.io}",
+            "a.yaml:5:8: spec.signatures[0]: \"image\" is not a field here; there are registry, keys",
+        ),
+    ] {
+        check(&signatures(rule), &[expected]);
+    }
     let network = "apiVersion: warren.io/v1\nkind: Network\nmetadata: {name: a}\n";
     check(network, &["a.yaml:2:7: kind: \"Network\" is not AdmissionPolicy"]);
     check(

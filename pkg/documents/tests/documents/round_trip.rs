@@ -9,7 +9,9 @@ use warren_documents::{
     service_document,
 };
 use warren_types::strategies::service_specs;
-use warren_types::{AdmissionPolicy, AdmissionRules, Bytes, Limits, MilliCpu, ServiceSpec};
+use warren_types::{
+    AdmissionPolicy, AdmissionRules, Bytes, Limits, MilliCpu, ServiceSpec, SignatureKey, SignatureRule,
+};
 
 use crate::read;
 
@@ -210,13 +212,18 @@ fn admission_policy_is_a_document_that_means_the_same() {
         max_replicas: Some(3),
         ..AdmissionRules::default()
     };
-    for policy in [AdmissionPolicy::default(), AdmissionPolicy { operator }] {
+    let keys = vec![SignatureKey::EcdsaP256([4; 65]), SignatureKey::Ed25519([1; 32])];
+    let signatures = vec![SignatureRule { registry: "ghcr.io/acme".to_owned(), keys }];
+    for policy in [AdmissionPolicy::default(), AdmissionPolicy { operator, signatures }] {
         let document = admission_policy_document(&policy);
         for text in [serde_saphyr::to_string(&document).unwrap(), document.to_string()] {
             let read = read_admission_policy(SourceText { name: "a.yaml", text: &text });
             assert_eq!(read.unwrap(), policy, "{text}");
         }
         assert_eq!(matches(&document, &schema()), Ok(()));
+        let mut wrong = document.clone();
+        wrong["spec"]["signatures"] = json!([{"zzUnknown": 1}]);
+        assert!(matches(&wrong, &schema()).is_err());
         let mut wrong = document;
         wrong["spec"]["operator"]["zzUnknown"] = json!(1);
         assert!(matches(&wrong, &schema()).is_err());

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 pub const AWAITS_IMAGE_PIN: &str = "waiting for the manager to pin the image digest";
 /// How the reason of such a task begins if managers cannot resolve the image.
 pub const IMAGE_NOT_RESOLVED: &str = "managers cannot resolve image";
+/// How it begins if the image lacks a signature that the admission policy demands.
+pub const IMAGE_NOT_ADMITTED: &str = "managers do not admit image";
 
 /// When an image is pulled from its registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

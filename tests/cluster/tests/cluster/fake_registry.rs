@@ -1,13 +1,55 @@
 //! The registry that managers ask.
 
-use warren_registry::{Digest, Reference, RegistryCredentials, RegistryError, ResolveNames, ResolvedName};
+use std::sync::LazyLock;
+
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
+use warren_registry::{
+    Digest, ImageSignature, Reference, RegistryCredentials, RegistryError, ResolveNames, ResolvedName,
+};
+use warren_types::SignatureKey;
 
 /// The digest of its image, and of those of workers.
 pub const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// It has one image, by every name but `missing`; for `offline` it cannot be reached.
+static SIGNER: LazyLock<EcdsaKeyPair> = LazyLock::new(new_pair);
+
+fn new_pair() -> EcdsaKeyPair {
+    let random = SystemRandom::new();
+    let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+    EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8.as_ref(), &random).unwrap()
+}
+
+/// Whose signature the image has by the name `signed`.
+pub fn signer() -> SignatureKey {
+    let point: &[u8] = SIGNER.public_key().as_ref();
+    SignatureKey::EcdsaP256(point.try_into().unwrap())
+}
+
+/// A signature as cosign makes it.
+fn signature(pair: &EcdsaKeyPair, digest: &str) -> ImageSignature {
+    let critical = serde_json::json!({
+        "identity": {"docker-reference": "registry.example/signed"},
+        "image": {"docker-manifest-digest": digest},
+        "type": "cosign container image signature",
+    });
+    let payload = serde_json::json!({"critical": critical, "optional": null}).to_string().into_bytes();
+    let signature = pair.sign(&SystemRandom::new(), &payload).unwrap().as_ref().to_vec();
+    ImageSignature { payload, signature }
+}
+
+/// It has one image, by every name but `missing`; for `offline` it cannot be reached. The image is signed by the name
+/// `signed`; by another key as `foreign`; and as `copied` it has the signature of another digest.
 #[derive(Debug)]
 pub struct FakeRegistry;
+
+fn check_reachable(reference: &Reference) -> Result<(), RegistryError> {
+    if !reference.path().ends_with("offline") {
+        return Ok(());
+    }
+    let (registry, reason) = (reference.domain().to_owned(), "no route to host".to_owned());
+    Err(RegistryError::Unreachable { registry, reason })
+}
 
 #[tonic::async_trait]
 impl ResolveNames for FakeRegistry {
@@ -20,11 +62,24 @@ impl ResolveNames for FakeRegistry {
             let (registry, image) = (reference.domain().to_owned(), reference.to_string());
             return Err(RegistryError::UnknownImage { registry, image });
         }
-        if reference.path().ends_with("offline") {
-            let (registry, reason) = (reference.domain().to_owned(), "no route to host".to_owned());
-            return Err(RegistryError::Unreachable { registry, reason });
-        }
+        check_reachable(reference)?;
         let media_type = "application/vnd.oci.image.index.v1+json".to_owned();
         Ok(ResolvedName { digest: Digest::parse(DIGEST).unwrap(), media_type, size: 1234 })
+    }
+
+    async fn signatures(
+        &self,
+        reference: &Reference,
+        image: &Digest,
+        _: Option<RegistryCredentials>,
+    ) -> Result<Vec<ImageSignature>, RegistryError> {
+        check_reachable(reference)?;
+        Ok(match reference.path() {
+            _ if image.as_str() != DIGEST => Vec::new(),
+            "signed" => vec![signature(&new_pair(), DIGEST), signature(&SIGNER, DIGEST)],
+            "foreign" => vec![signature(&new_pair(), DIGEST)],
+            "copied" => vec![signature(&SIGNER, &DIGEST.replace("00", "ff"))],
+            _ => Vec::new(),
+        })
     }
 }

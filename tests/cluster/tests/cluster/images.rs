@@ -17,6 +17,7 @@ use warren_types::{ImageResolver, ServiceMode};
 use crate::events::{listed, of};
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::joining::joined;
+use crate::signatures::demand_signatures;
 use crate::worker::{DIGEST, ScriptedStream, ScriptedWorker, report};
 
 /// More than all the buffers on the way hold.
@@ -512,4 +513,27 @@ async fn image_on_nodes_of_managers_is_used_while_the_registry_is_offline() {
         if found { Ok(()) } else { Err(format!("{events:?}")) }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn digest_without_a_signature_is_not_pinned() {
+    let world = ManagerFixture::new().await;
+    let mut worker = ScriptedWorker::dial(&world).await;
+    let client = world.admin().await;
+    let name = "registry.example/missing:1";
+    let mut service = spec("web", 1);
+    service.task.image = name.parse().unwrap();
+    service.task.resolve_image = ImageResolver::Manager;
+    client.services().create(new_id(), &service).await.unwrap();
+    await_waiting_reason(&client, "web", "has no image").await;
+    demand_signatures(&client).await;
+    hold_image(&mut worker, name).await;
+    let names = [name];
+    let serve = serve_import(&mut worker, &names);
+    let (imported, ()) = tokio::join!(import_events(&world, oci_archive(name)), serve);
+    imported.unwrap();
+    let expected =
+        format!("managers do not admit image {name}: its registry has no cosign signature of {DIGEST}");
+    await_waiting_reason(&client, "web", &expected).await;
+    assert_eq!(client.services().get("web").await.unwrap().digest, "");
 }

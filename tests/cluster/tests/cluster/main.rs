@@ -30,6 +30,7 @@ mod restart;
 mod secrets;
 mod services;
 mod sessions;
+mod signatures;
 mod stacks;
 mod updates;
 mod users;

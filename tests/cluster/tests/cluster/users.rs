@@ -24,7 +24,8 @@ use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn reason<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
+/// Why a call was refused.
+pub fn reason<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
     match answer.unwrap_err() {
         Error::Refused { problem } => problem.reason,
         Error::Denied { why, .. } => why,
@@ -221,7 +222,7 @@ async fn admission_policy_decides_what_operators_run() {
     let admin = world.admin().await;
     let operator = world.client_as(&world.user("ann", UserRole::Operator).await).await;
     let set = async |operator: AdmissionRules| {
-        let admission_policy = Some(AdmissionPolicy { operator });
+        let admission_policy = Some(AdmissionPolicy { operator, ..Default::default() });
         let change = ClusterSettingsChange { admission_policy, ..Default::default() };
         admin.cluster().update(&change, None, None).await.unwrap().settings
     };
@@ -292,7 +293,7 @@ async fn registries_and_amounts_bound_what_operators_start() {
         max_replicas: Some(3),
         ..AdmissionRules::default()
     };
-    let admission_policy = Some(AdmissionPolicy { operator: rules });
+    let admission_policy = Some(AdmissionPolicy { operator: rules, ..Default::default() });
     let change = ClusterSettingsChange { admission_policy, ..Default::default() };
     admin.cluster().update(&change, None, None).await.unwrap();
 

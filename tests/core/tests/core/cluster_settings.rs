@@ -45,7 +45,7 @@ fn admission_policy_is_compared_set_and_validated() {
     let set = |version, host_binds: &[&str]| {
         let host_binds = host_binds.iter().copied().map(str::to_owned).collect();
         let operator = AdmissionRules { host_binds, ..Default::default() };
-        let admission_policy = Some(AdmissionPolicy { operator });
+        let admission_policy = Some(AdmissionPolicy { operator, ..Default::default() });
         let change = ClusterSettingsChange { admission_policy, ..Default::default() };
         Command::UpdateCluster { version, change, at }
     };

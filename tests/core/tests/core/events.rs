@@ -171,12 +171,17 @@ fn changed_rules_of_the_admission_policy_are_told() {
     let set = |world: &mut TestCluster| {
         let host_binds = vec!["/srv".to_owned()];
         let operator = AdmissionRules { host_binds, max_replicas: Some(3), ..Default::default() };
-        let admission_policy = Some(AdmissionPolicy { operator });
+        let keys = vec![SignatureKey::Ed25519([1; 32])];
+        let signatures = vec![SignatureRule { registry: "ghcr.io".to_owned(), keys }];
+        let admission_policy = Some(AdmissionPolicy { operator, signatures });
         let change = ClusterSettingsChange { admission_policy, ..Default::default() };
         world.accept(Command::UpdateCluster { version: None, change, at: world.now });
     };
-    let expected = "cluster/cluster updated admissionPolicy.operator.hostBinds []>[\"/srv\"],\
-                    admissionPolicy.operator.maxReplicas >3";
+    let expected = "cluster/cluster updated admissionPolicy.signatures []>[{\"registry\":\"ghcr.io\",\"keys\":\
+                    [\"-----BEGIN PUBLIC KEY-----\\n\
+                    MCowBQYDK2VwAyEAAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\\n\
+                    -----END PUBLIC KEY-----\\n\"]}],\
+                    admissionPolicy.operator.hostBinds []>[\"/srv\"],admissionPolicy.operator.maxReplicas >3";
     check(|_| {}, set, &[expected]);
     check(set, set, &[]);
 }

@@ -182,7 +182,7 @@ fn tokens_command() -> impl Strategy<Value = Command> {
                 let enabled = task_history_limit.map(|limit| limit % 2 == 0);
                 let verification = VerificationChange { enabled, ..Default::default() };
                 let operator = AdmissionRules { max_replicas: task_history_limit, ..Default::default() };
-                let admission_policy = enabled.map(|_| AdmissionPolicy { operator });
+                let admission_policy = enabled.map(|_| AdmissionPolicy { operator, ..Default::default() });
                 let default_user_namespace =
                     task_history_limit.map(|limit| UserNamespace::ALL[limit as usize % 2]);
                 let change = ClusterSettingsChange {

@@ -157,6 +157,8 @@ fn failed_steps_have_codes_and_actions() {
     check(Rejected, pull, Problem, "image-pull-failed", &["warren registry login"]);
     let unresolved = "managers cannot resolve image demo:1: cannot reach registry docker.io: no route";
     check(Preparing, unresolved, Problem, "image-not-resolved", &["web.1", "--resolve-image worker"]);
+    let unsigned = "managers do not admit image demo:1: its registry has no cosign signature of sha256:00";
+    check(Preparing, unsigned, Problem, "image-not-admitted", &["web.1", "cosign sign", unsigned]);
     let progress = "pulling image: 1 of 2 layers, 3 of 9 MiB";
     check(
         Preparing,

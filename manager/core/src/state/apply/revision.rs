@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use warren_types::{
     FailureOutcome, ImageDigest, NodeId, PullPolicy, Revision, RolloutFailure, RolloutKind, RolloutRecord,
-    SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, Violation, Violations,
+    SecretObjectId, SecretObjectVersion, Service, ServiceId, ServiceSpec, TaskId, TaskSpec, Violation,
+    Violations,
 };
 
 use super::{ApplyContext, network, ports, service, user_namespace};
@@ -81,8 +82,7 @@ pub(super) fn update(
     let kind = RolloutKind::Update;
     let next = (!is_identical(&next, current)).then_some(next);
     let next = next.map(|revision| {
-        let keeps_pin = !force && keeps_image(current, &revision);
-        let pin = known.pins.get(&current.number).filter(|_| keeps_pin).cloned();
+        let pin = kept_pin(known, &revision.task, force).cloned();
         NextRevision { revision, pin, kind, failure: None }
     });
     let is_bootstrap_changed = known.spec.bootstrap != spec.bootstrap;
@@ -184,11 +184,13 @@ pub(super) fn adopt_secret_object_version(
     set_revision(state, entry, id, Some(next), |_| ()).map(drop)
 }
 
-/// Whether the next revision runs the image of the current one, without asking the registry again.
-fn keeps_image(current: &Revision, next: &Revision) -> bool {
-    let (task, next) = (&current.task, &next.task);
-    (&task.image, task.image_resolver()) == (&next.image, next.image_resolver())
-        && next.pull != PullPolicy::Always
+/// The digest that the service keeps when it is updated to this task, without asking the registry again.
+pub fn kept_pin<'s>(service: &'s Service, next: &TaskSpec, force: bool) -> Option<&'s ImageDigest> {
+    let Revision { number, task, .. } = &*service.revision;
+    let is_kept = !force
+        && (&task.image, task.image_resolver()) == (&next.image, next.image_resolver())
+        && next.pull != PullPolicy::Always;
+    service.pins.get(number).filter(|_| is_kept)
 }
 
 /// They differ only in their numbers.

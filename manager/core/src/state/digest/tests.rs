@@ -7,8 +7,8 @@ use warren_types::{
     NodeCheckOutcome, NodeCheckResult, NodeCondition, NodeDescription, NodeId, NodeRole, NodeStatus,
     NodeVerification, PauseCause, Placement, Protocol, PublicKeyHash, PublishMode, PublishedPort, Resources,
     RolloutFailure, RolloutKind, SealedData, SecretObjectId, SecretObjectKeyId, SecretObjectKind,
-    SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, Timestamp, UnlockKeyId,
-    VerificationState, WireGuardKey,
+    SecretObjectVersion, ServiceId, ServiceMode, ServiceSpec, SignatureKey, SignatureRule, TaskSpec,
+    TaskState, Timestamp, UnlockKeyId, VerificationState, WireGuardKey,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -364,6 +364,10 @@ fn check_result(name: &str, outcome: NodeCheckOutcome, message: &str) -> NodeChe
     NodeCheckResult::new(name, outcome, message)
 }
 
+fn signature_rule(key: u8) -> SignatureRule {
+    SignatureRule { registry: "ghcr.io".to_owned(), keys: vec![SignatureKey::Ed25519([key; 32])] }
+}
+
 #[test]
 fn every_cluster_field_changes_hash() {
     let ranges = vec!["10.0.0.0/8".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
@@ -389,6 +393,8 @@ fn every_cluster_field_changes_hash() {
         |c| c.settings.admission_policy.operator.privileged = true,
         |c| c.settings.admission_policy.operator.registries = vec!["ghcr.io".to_owned()],
         |c| c.settings.admission_policy.operator.max_replicas = Some(0),
+        |c| c.settings.admission_policy.signatures = vec![signature_rule(1)],
+        |c| c.settings.admission_policy.signatures = vec![signature_rule(2)],
         |c| c.settings.default_user_namespace = UserNamespace::Private,
         |c| c.ca_rotation = Some(rotation(|_| {}).into()),
         |c| c.ca_rotation = Some(rotation(|r| r.digest = CaDigest::from_bytes([2; 32])).into()),

@@ -16,8 +16,9 @@ use warren_types::{
     MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole, NodeStatus,
     OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode, PublishedPort,
     PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount,
-    ServiceId, ServiceMode, ServiceSpec, Taint, TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp,
-    TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, UserNamespace, VerificationChange, WireGuardKey,
+    ServiceId, ServiceMode, ServiceSpec, SignatureKey, SignatureRule, Taint, TaskExit, TaskId, TaskReport,
+    TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, UserNamespace,
+    VerificationChange, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -367,6 +368,10 @@ fn ends() -> Vec<(&'static str, Command)> {
                 limits: Limits { cpu: Some(MilliCpu(2000)), memory: Some(Bytes(1 << 30)), pids: Some(100) },
                 max_replicas: Some(10),
             },
+            signatures: vec![SignatureRule {
+                registry: "ghcr.io".into(),
+                keys: vec![SignatureKey::Ed25519([1; 32])],
+            }],
         }),
         default_user_namespace: Some(UserNamespace::Private),
     };

@@ -185,8 +185,10 @@ async fn viewer_starts_no_program_and_nobody_sees_those_of_others() {
     let why = operator.call("POST", "/services/create", Some(spec.clone())).await.refused(403);
     assert!(why.contains("task.capAdd[0]: is SYS_ADMIN, which operator.capAdd does not allow"), "{why}");
     let cap_add = vec!["SYS_ADMIN".parse().unwrap()];
-    let admission_policy =
-        Some(AdmissionPolicy { operator: AdmissionRules { cap_add, ..Default::default() } });
+    let admission_policy = Some(AdmissionPolicy {
+        operator: AdmissionRules { cap_add, ..Default::default() },
+        ..Default::default()
+    });
     let change = ClusterSettingsChange { admission_policy, ..Default::default() };
     world.admin().await.cluster().update(&change, None, None).await.unwrap();
     let created = operator.call("POST", "/services/create", Some(spec)).await;

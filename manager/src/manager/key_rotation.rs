@@ -65,13 +65,14 @@ impl KeyRotator {
     /// Takes the next step of this manager. Returns whether there was one.
     async fn follow(&self) -> Result<bool, BoxError> {
         let published = self.store.read();
+        if self.next_step(&published.state).is_none() || published.role.leader_id.is_none() {
+            return Ok(false);
+        }
+        // After a restart the state may be an earlier one than the keys are from: a key would be forgotten that is
+        // needed.
+        let published = self.store.read_linearizable().await?;
         let Some(rotation) = published.state.key_rotation() else { return Ok(false) };
-        let secret_object_keys = self.keys.secret_object_key.key_fingerprints();
-        let secret_object_keys: Vec<_> =
-            secret_object_keys.into_iter().map(SecretObjectKeyId::from).collect();
-        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = ManagerKeyState { secret_object_keys: &secret_object_keys, renewed };
-        match published.state.manager_key_step(self.store.own_id(), own) {
+        match self.next_step(&published.state) {
             None => Ok(false),
             Some(ManagerKeyStep::RenewDisk) => self.renew_disk(&published, rotation).await,
             Some(ManagerKeyStep::Record) => {
@@ -84,6 +85,17 @@ impl KeyRotator {
                 Ok(true)
             }
         }
+    }
+
+    fn next_step(&self, state: &State) -> Option<ManagerKeyStep> {
+        let secret_object_keys = self.keys.secret_object_key.key_fingerprints();
+        let secret_object_keys: Vec<_> =
+            secret_object_keys.into_iter().map(SecretObjectKeyId::from).collect();
+        let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        state.manager_key_step(
+            self.store.own_id(),
+            ManagerKeyState { secret_object_keys: &secret_object_keys, renewed },
+        )
     }
 
     /// Waits while the manager has not applied a change of the unlock key.
@@ -118,13 +130,28 @@ impl KeyRotator {
             Some(KeyStep::Advance(phase)) => {
                 self.propose(&published, rotation, KeyRotationStep::Advance(phase)).await
             }
-            Some(KeyStep::Reseal) => {
-                let items = reseal(&self.keys, &published.state)?;
-                let command = KeyCommand::Reseal { number: rotation.number, items, at: self.clock.now() };
-                self.store.propose(Command::Key(command)).await?;
-                Ok(true)
-            }
+            Some(KeyStep::Reseal) => self.reseal(&published.state, rotation).await,
         }
+    }
+
+    /// Seals some of what an earlier key seals again.
+    async fn reseal(&self, state: &State, rotation: &KeyRotation) -> Result<bool, BoxError> {
+        let own = SecretObjectKeyId::from(self.keys.secret_object_key.key_fingerprint());
+        if let Some(sealing) = rotation.sealing.filter(|sealing| *sealing != own) {
+            return Err(format!(
+                "this manager does not have the secret object key {sealing}, which everything is to be sealed with: \
+                 restart it after copying secret-objects.key from another manager of the cluster"
+            )
+            .into());
+        }
+        let items = reseal(&self.keys, state)?;
+        let count = items.len();
+        let command = KeyCommand::Reseal { number: rotation.number, items, at: self.clock.now() };
+        self.store.propose(Command::Key(command)).await?;
+        if self.store.read().state.stale_items().count() < state.stale_items().count() {
+            return Ok(true);
+        }
+        Err(format!("{count} objects were sealed with the key {own}, and none was replaced").into())
     }
 
     /// Proposes the step, unless no leader is known: the next run tries again.
@@ -169,3 +196,6 @@ fn reseal(keys: &ManagerKeys, state: &State) -> Result<Vec<(SealedItem, SealedDa
         _ => Ok(items),
     }
 }
+
+#[cfg(test)]
+mod tests;

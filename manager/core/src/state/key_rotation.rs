@@ -97,8 +97,9 @@ impl State {
         }
     }
 
-    /// What `member`, which has `own` keys, does next; `None` if nothing. It is asked again after each step. The state
-    /// may be an earlier one than the keys are from.
+    /// What `member`, which has `own` keys, does next; `None` if nothing. It is asked again after each step. Only the
+    /// answer of a state that was read linearizably may be followed: an earlier one than the keys are from would have
+    /// keys forgotten that are needed.
     pub fn manager_key_step(&self, member: MemberId, own: ManagerKeyState<'_>) -> Option<ManagerKeyStep> {
         let (rotation, keys) = (self.key_rotation()?, own.secret_object_keys);
         let is_unused = |key: &SecretObjectKeyId| keys.first() != Some(key) && keys.contains(key);

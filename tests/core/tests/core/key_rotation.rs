@@ -196,16 +196,28 @@ fn data_of_an_earlier_key_is_refused_and_nothing_is_compared_with_it() {
 }
 
 /// A manager: its keys, of which the first one seals, and the entries that it has applied.
+#[derive(Clone)]
 struct Manager {
     member: MemberId,
     keys: Vec<SecretObjectKeyId>,
     renewed: Option<u64>,
     state: State,
     applied: usize,
+    /// The entries that it had applied before it was restarted.
+    applied_before: usize,
 }
 
-/// The managers, and the log with the state after it. The first manager leads.
+impl Manager {
+    fn next_step(&self) -> Option<ManagerKeyStep> {
+        let own = ManagerKeyState { secret_object_keys: &self.keys, renewed: self.renewed };
+        self.state.manager_key_step(self.member, own)
+    }
+}
+
+/// The managers, and the log with the state before and after it. The first manager leads.
+#[derive(Clone)]
 struct World {
+    first: State,
     newest: State,
     log: Vec<Command>,
     managers: Vec<Manager>,
@@ -218,10 +230,10 @@ impl World {
         let newest = sealed_cluster(managers);
         let manager = |member| {
             let state = newest.clone();
-            Manager { member, keys: vec![FIRST], renewed: None, state, applied: 0 }
+            Manager { member, keys: vec![FIRST], renewed: None, state, applied: 0, applied_before: 0 }
         };
         let managers = (1..=managers).map(manager).collect();
-        Self { newest, log: Vec::new(), managers, last_key: FIRST.0, last_object: 10 }
+        Self { first: newest.clone(), newest, log: Vec::new(), managers, last_key: FIRST.0, last_object: 10 }
     }
 
     fn propose(&mut self, command: Command) -> ApplyOutcome {
@@ -239,11 +251,23 @@ impl World {
         }
     }
 
-    /// The manager takes its next step; whether there was one.
+    /// The manager is restarted, with the state from before the last `entries` that it had applied.
+    fn restart(&mut self, manager: usize, entries: usize) {
+        let restarted = &mut self.managers[manager];
+        restarted.applied_before = restarted.applied_before.max(restarted.applied);
+        let entries = restarted.applied.saturating_sub(entries);
+        (restarted.renewed, restarted.state, restarted.applied) = (None, self.first.clone(), 0);
+        self.catch_up(manager, entries);
+    }
+
+    /// The manager takes its next step; whether there was one. It reads linearizably before.
     fn follow(&mut self, manager: usize) -> bool {
+        if self.managers[manager].next_step().is_none() {
+            return false;
+        }
+        self.catch_up(manager, usize::MAX);
+        let Some(step) = self.managers[manager].next_step() else { return false };
         let Manager { member, keys, renewed, state, .. } = &mut self.managers[manager];
-        let own = ManagerKeyState { secret_object_keys: keys, renewed: *renewed };
-        let Some(step) = state.manager_key_step(*member, own) else { return false };
         let KeyRotation { number, phase, next, .. } = rotation(state).clone();
         match step {
             ManagerKeyStep::RenewDisk => *renewed = Some(number),
@@ -296,8 +320,10 @@ impl World {
         assert!(is_refused || !matches!(outcome, ApplyOutcome::Rejected(_)), "{outcome:?}");
     }
 
+    /// But for managers that have to apply again what they had applied: they need keys that they have forgotten.
     fn check(&self) {
-        for Manager { member, keys, state, .. } in &self.managers {
+        let restored = self.managers.iter().filter(|manager| manager.applied >= manager.applied_before);
+        for Manager { member, keys, state, .. } in restored {
             for (item, data) in state.sealed_items() {
                 let key = data.key().unwrap();
                 assert!(keys.contains(&key), "the manager {member} has {keys:?}, and {item:?} needs {key}");
@@ -322,6 +348,34 @@ impl World {
     }
 }
 
+#[test]
+fn manager_restarted_with_any_earlier_state_keeps_its_keys() {
+    let mut world = World::new(3);
+    let command = begin(&world.newest);
+    world.propose(command);
+    world.complete();
+    let command = begin(&world.newest);
+    world.propose(command);
+    let mut is_active = true;
+    while is_active {
+        is_active = world.lead();
+        for manager in 0..world.managers.len() {
+            world.catch_up(manager, usize::MAX);
+            is_active |= world.follow(manager);
+            for entries in 0..=world.log.len() {
+                let mut restarted = world.clone();
+                restarted.restart(manager, entries);
+                for _ in 0..3 {
+                    restarted.follow(manager);
+                }
+                restarted.catch_up(manager, usize::MAX);
+                restarted.check();
+            }
+        }
+    }
+    assert_eq!(rotation(&world.newest).phase, KeyPhase::Complete);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -341,8 +395,7 @@ proptest! {
                 3 => {
                     world.follow(manager);
                 }
-                // It was restarted.
-                4 => world.managers[manager].renewed = None,
+                4 => world.restart(manager, 4 * usize::from(amount)),
                 _ => world.write(manager, amount),
             }
             world.check();

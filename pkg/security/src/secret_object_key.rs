@@ -152,6 +152,11 @@ impl SecretObjectKey {
         named.is_none_or(|named| self.0.load().iter().any(|key| key.fingerprint == named))
     }
 
+    /// The same keys, which stay when this one is replaced.
+    pub fn snapshot(&self) -> Self {
+        Self(ArcSwap::new(self.0.load_full()))
+    }
+
     /// The same keys, and those of `next`, which open.
     pub fn with(&self, next: &Self) -> Self {
         let mut keys = self.0.load().to_vec();

@@ -6,9 +6,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use warren_bootstrap::backup::{self, BackupAuthor};
-use warren_core::Refusal;
+use warren_core::{Refusal, State};
 use warren_proto::v1;
-use warren_security::Passphrase;
+use warren_security::{Passphrase, SecretObjectKey};
 use warren_store::problem::status_of;
 use warren_types::Violation;
 use zeroize::Zeroizing;
@@ -31,11 +31,8 @@ impl Api {
         let passphrase = Passphrase::parse(Zeroizing::new(request.passphrase));
         let passphrase = passphrase.map_err(|why| status_of(Violation::new("passphrase", why)))?;
         let (state, now) = (self.read_latest().await?.state.clone(), self.clock.now());
-        let (authority, content_key) = (self.authority.load(), self.secret_object_key.clone());
-        if !state.sealed_items().all(|(_, data)| content_key.has_key_of(data)) {
-            // They were replaced since the state was read.
-            return Err(status_of(Refusal::SecretObjectKeyReplaced));
-        }
+        let content_key = secret_object_key_of(&state, &self.secret_object_key).map_err(status_of)?;
+        let authority = self.authority.load();
         let own = state.member(self.member_id).map(|own| own.name.clone());
         let writer = own.map(|name| BackupAuthor { name, is_manager_only: self.is_manager_only });
         let (chunks, stream) = mpsc::channel(MAX_QUEUED_CHUNKS);
@@ -52,6 +49,16 @@ impl Api {
         });
         Ok(ReceiverStream::new(stream))
     }
+}
+
+/// The key of everything in the state, which stays when `current` is replaced while the backup is written.
+///
+/// # Errors
+/// [`Refusal::SecretObjectKeyReplaced`] since the state was read.
+fn secret_object_key_of(state: &State, current: &SecretObjectKey) -> Result<SecretObjectKey, Refusal> {
+    let key = current.snapshot();
+    let is_of_all = state.sealed_items().all(|(_, data)| key.has_key_of(data));
+    if is_of_all { Ok(key) } else { Err(Refusal::SecretObjectKeyReplaced) }
 }
 
 /// Sends the bytes written to it as messages.
@@ -84,6 +91,26 @@ impl Write for ChunkWriter {
 mod tests {
     use super::*;
     use tokio_stream::StreamExt;
+    use warren_core::{Command, FEATURE_LEVEL};
+    use warren_types::{ClusterId, Id, SecretObjectId, SecretObjectKind, Timestamp};
+
+    #[test]
+    fn key_that_is_replaced_while_a_backup_is_written_stays_in_it() {
+        let (current, mut state, at) = (SecretObjectKey::generate(), State::new(), Timestamp(1));
+        let ranges = vec!["10.0.0.0/8".parse().unwrap()];
+        let cluster = ClusterId(Id(1));
+        state.apply(1, 1, &Command::CreateCluster { id: cluster, ranges, feature_level: FEATURE_LEVEL, at });
+        let id = SecretObjectId(Id(1));
+        let (kind, name, labels) = (SecretObjectKind::Secret, "db".parse().unwrap(), Default::default());
+        let data = current.seal(id, b"hunter2");
+        state.apply(1, 2, &Command::CreateSecretObject { id, kind, name, labels, data: data.clone(), at });
+        assert_eq!(state.sealed_items().count(), 1);
+        let key = secret_object_key_of(&state, &current).unwrap();
+        current.replace(&SecretObjectKey::generate());
+        assert_eq!(&**key.open(id, &data).unwrap(), b"hunter2");
+        let refused = secret_object_key_of(&state, &current).unwrap_err();
+        assert!(matches!(refused, Refusal::SecretObjectKeyReplaced), "{refused}");
+    }
 
     #[tokio::test]
     async fn backup_chunks_arrive_in_order() {

@@ -122,6 +122,47 @@ fn wrong_secret_object_key_is_refused() {
 }
 
 #[test]
+fn state_from_before_the_replacement_of_the_secret_object_key_is_accepted() {
+    use warren_core::{Command, KeyCommand, KeyRotationStep};
+    use warren_types::{ClusterId, SealedData, SecretObjectId, SecretObjectKind, Timestamp};
+
+    let dir = tempfile::tempdir().unwrap();
+    let keys = ManagerKeys::open(dir.path(), true, SystemTime::now()).unwrap();
+    let at = Timestamp(1);
+    let ranges = vec!["10.210.0.0/16".parse().unwrap()];
+    let cluster = Command::CreateCluster {
+        id: ClusterId(Id(1)),
+        ranges,
+        feature_level: warren_core::FEATURE_LEVEL,
+        at,
+    };
+    let create = |number: u128, data: SealedData| Command::CreateSecretObject {
+        id: SecretObjectId(Id(number)),
+        kind: SecretObjectKind::Secret,
+        name: format!("s{number}").parse().unwrap(),
+        labels: Default::default(),
+        data,
+        at,
+    };
+    let begin = Command::Key(KeyCommand::Rotate { number: 0, step: KeyRotationStep::Begin, at });
+    let check = |state: &State| check_secret_object_key(dir.path(), &keys.secret_object_key, state);
+    let mut state = State::new();
+    state.apply(1, 1, &cluster);
+    // Format 1 names no key: nobody can say that this one was replaced.
+    let unnamed = SealedData { size: 1, fingerprint: [1; 32], sealed: [&[1][..], &[7; 29]].concat() };
+    assert_eq!(unnamed.key(), None);
+    state.apply(1, 2, &create(1, unnamed));
+    assert!(matches!(check(&state), Err(CaError::SecretObjectKeyMismatch { .. })));
+    state.apply(1, 3, &begin);
+    check(&state).unwrap();
+    // What names the key has to open.
+    let sealed = keys.secret_object_key.seal(SecretObjectId(Id(2)), b"x");
+    state.apply(1, 4, &create(2, SealedData { fingerprint: [0; 32], ..sealed }));
+    assert_eq!(state.secret_objects().count(), 2);
+    assert!(matches!(check(&state), Err(CaError::SecretObjectKeyMismatch { .. })));
+}
+
+#[test]
 fn secret_object_key_is_never_replaced() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let now = SystemTime::now();

@@ -122,8 +122,8 @@ pub(super) fn create_secret_object_key(files: &KeyFiles) -> Result<SecretObjectK
     Ok(key)
 }
 
-/// Checks that `key`, which is in `dir`, decrypts the secret objects in `state`; while it is replaced, but for those
-/// that an earlier key seals.
+/// Checks that `key`, which is in `dir`, decrypts the secret objects in `state`; while it is replaced, only those that
+/// name one of its keys.
 ///
 /// # Errors
 /// [`CaError::SecretObjectKeyMismatch`].
@@ -132,7 +132,8 @@ pub fn check_secret_object_key(dir: &Path, key: &SecretObjectKey, state: &State)
     let is_replaced = state.key_rotation().is_some_and(|rotation| rotation.phase != KeyPhase::Complete);
     let sealed = state.secret_objects().find_map(|content| {
         let (_, newest) = content.versions.last_key_value()?;
-        (!is_replaced || key.has_key_of(newest)).then(|| (content.id, newest.clone()))
+        let is_own = newest.key().is_some() && key.has_key_of(newest);
+        (!is_replaced || is_own).then(|| (content.id, newest.clone()))
     });
     let Some((id, newest)) = sealed else { return Ok(()) };
     let opened = key.open(id, &newest).map(drop);

@@ -313,14 +313,13 @@ pub(crate) fn save_secret_object_key(
     secret_object_key: KeyFingerprint,
 ) -> Result<(), MemberFileError> {
     let _changing = lock_changes();
-    match load(&dir.join(FILE))? {
-        Some(LocalMemberStatus::Member(identity)) => {
-            let certificate_identity =
-                CertificateIdentity { secret_object_key, ..identity.certificate_identity };
-            save_identity(dir, &MemberIdentity { certificate_identity, ..identity })
-        }
-        _ => Ok(()),
-    }
+    let (identity, incarnation) = match load(&dir.join(FILE))? {
+        Some(LocalMemberStatus::Member(identity)) => (identity, None),
+        Some(LocalMemberStatus::Superseded(identity, incarnation)) => (identity, Some(incarnation)),
+        _ => return Ok(()),
+    };
+    let certificate_identity = CertificateIdentity { secret_object_key, ..identity.certificate_identity };
+    save(dir, &MemberIdentity { certificate_identity, ..identity }, false, incarnation)
 }
 
 /// Records that the cluster removed this manager, and deletes the cluster's keys; durable when this returns.

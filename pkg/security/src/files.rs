@@ -23,7 +23,7 @@ pub enum FileError {
         /// Cause.
         source: io::Error,
     },
-    /// Writing failed. The old file is unchanged.
+    /// Writing failed. The old file is unchanged, unless the new one took its place and may not be durable.
     #[error("cannot write {}: check that its directory exists, is writable and has free space", path.display())]
     Write {
         /// The file.
@@ -123,6 +123,8 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     partial_name.push(".partial");
     let partial = directory.join(partial_name);
 
+    // Opened first: what fails later leaves the new file in place.
+    let opened = File::open(directory)?;
     let mut file = lock_partial(&partial)?;
     let written = write_and_sync(&mut file, content, mode).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
@@ -131,7 +133,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     }
     written?;
     // Makes the rename itself durable.
-    File::open(directory)?.sync_all()
+    opened.sync_all()
 }
 
 fn write_and_sync(file: &mut File, content: &[u8], mode: u32) -> io::Result<()> {

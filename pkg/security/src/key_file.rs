@@ -58,6 +58,14 @@ pub enum KeyFileError {
         /// The latest that is read.
         supported: u32,
     },
+    /// The keyring does not need the member key that this process uses, but the other one.
+    #[error(
+        "{path} needs another member key than the one in use, so neither is removed: restart the manager"
+    )]
+    MemberKeyInDoubt {
+        /// The keyring.
+        path: PathBuf,
+    },
     /// The key in it is sealed, and there is no other key to open it.
     #[error(
         "{path} is locked: run `warren manager unlock` on this machine with the unlock key of the cluster"

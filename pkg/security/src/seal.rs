@@ -28,12 +28,14 @@
 
 mod key_files;
 mod keyring;
+mod keyring_file;
 mod member;
 mod stream;
 
 use crate::cipher::TAG;
 pub use key_files::KeyFiles;
-pub use keyring::{KeyId, Keyring, KeyringError, PreparedKeyring};
+pub use keyring::{Keyring, KeyringError, PreparedKeyring};
+pub use keyring_file::KeyId;
 pub use stream::SealingWriter;
 
 /// The format version of values and streams that this program writes, and the latest it reads. No message in

@@ -112,7 +112,7 @@ mod tests {
     use warren_types::{KeyPhase, Timestamp};
 
     use super::*;
-    use crate::member_identity::MemberIdentity;
+    use crate::member_identity::{LocalMemberStatus, MemberIdentity};
 
     const OBJECT: SecretObjectId = SecretObjectId(Id(1));
 
@@ -179,6 +179,28 @@ mod tests {
             assert!(refused.to_string().contains("secret-objects.key"), "{refused}");
             assert_eq!(keys.secret_object_key.key_fingerprints(), before);
         }
+    }
+
+    #[test]
+    fn superseded_manager_opens_after_the_replacement() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = manager(dir.path());
+        let member = MemberIdentity::founder(keys.identity());
+        member_identity::mark_superseded(dir.path(), &member, 3).unwrap();
+        let next = keys.next_secret_object_key();
+        for (phase, step) in [
+            (KeyPhase::Managers, ManagerKeyStep::Adopt),
+            (KeyPhase::Objects, ManagerKeyStep::Seal(next.id)),
+            (KeyPhase::Complete, ManagerKeyStep::ForgetEarlier),
+        ] {
+            keys.follow_key_rotation(&rotation(phase, &next), step).unwrap();
+            ManagerKeys::open(dir.path(), false, SystemTime::now()).unwrap();
+        }
+        let LocalMemberStatus::Superseded(found, 3) = member_identity::read_status(dir.path()).unwrap()
+        else {
+            panic!("it is still superseded")
+        };
+        assert_eq!(found.certificate_identity.secret_object_key, KeyFingerprint::from(next.id));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use warren_types::UnlockKeyId;
 use zeroize::Zeroizing;
 
+use super::keyring_file;
 use super::member::MemberKey;
 use crate::certificate_bundle::{self, CertificateBundle};
 use crate::files::{self, FileError};
@@ -159,6 +160,9 @@ impl KeyFiles {
     pub fn rewrite(&self, certificates: &[&str], secret_object_key: &str) -> Result<(), KeyFileError> {
         let Lock { unlock_key, members, .. } = self.lock().clone();
         let (is_locked, is_replaced) = (unlock_key.is_some(), members.len() > 1);
+        if is_replaced {
+            self.check_in_use(&members[0].key)?;
+        }
         for file in certificates {
             let text = match files::read_private(&self.dir.join(file)) {
                 Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => continue,
@@ -341,6 +345,15 @@ impl KeyFiles {
     fn load_bundle(&self, file: &str) -> Result<CertificateBundle, FileError> {
         let text = files::read_private(&self.dir.join(file))?;
         self.open_bundle(file, &text)
+    }
+
+    /// Checks that the keyring needs this member key. The keyring may have been replaced by a write that failed.
+    fn check_in_use(&self, member: &MemberKey) -> Result<(), KeyFileError> {
+        let path = self.dir.join(keyring_file::FILE);
+        match keyring_file::load(&path)? {
+            Some((wraps, _)) if wraps == member.fingerprint() => Ok(()),
+            _ => Err(KeyFileError::MemberKeyInDoubt { path }),
+        }
     }
 
     /// The certificates and the key in a text in either form.

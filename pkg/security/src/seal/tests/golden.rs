@@ -1,7 +1,7 @@
 //! What each format version looks like, byte by byte. A file here is never changed: a new version gets its own.
 
 use super::*;
-use crate::seal::keyring::{KeyringFile, WrappedKey};
+use crate::seal::keyring_file::{KeyringFile, WrappedKey};
 use crate::seal::member::MemberKey;
 
 const PLACE: &[u8] = b"where it belongs";

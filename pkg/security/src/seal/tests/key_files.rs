@@ -305,6 +305,22 @@ fn interrupted_replacement_of_the_member_key_is_completed() {
 }
 
 #[test]
+fn member_key_that_the_keyring_needs_is_not_removed() {
+    let manager = ManagerFiles::new();
+    let keyring = open_keyring(&manager, &manager.files);
+    keyring.replace_member_key(&manager.files, None).unwrap();
+    // It uses the earlier key, like a process whose write of the keyring failed after it took effect.
+    let files = manager.reopened(None).unwrap();
+    let before = manager.content();
+    let refused = files.rewrite(&CERTIFICATES, SECRET).unwrap_err();
+    assert!(matches!(refused, KeyFileError::MemberKeyInDoubt { .. }), "{refused}");
+    assert_eq!(manager.content(), before);
+    manager.check(&files);
+    files.rewrite(&CERTIFICATES, SECRET).unwrap();
+    check_replaced(&manager, &files, None);
+}
+
+#[test]
 fn locked_member_key_is_replaced_with_the_unlock_key_only() {
     let manager = ManagerFiles::new();
     let (key, other) = (UnlockKey::generate(), UnlockKey::generate());

@@ -129,8 +129,8 @@ async fn keys_are_replaced_on_all_managers_and_nothing_is_lost() {
     for (host, earlier) in group.hosts.iter().zip(&earlier) {
         let manager = host.data_dir().join("manager");
         assert_eq!(files_with(&manager, earlier), [""; 0], "an earlier key is on {}", host.name);
-        // One data key, each of 64 bytes, unless the manager was restarted since.
-        assert!(keyring_size(&manager) < 200, "{} bytes", keyring_size(&manager));
+        // 60 bytes and one data key of 64.
+        assert_eq!(keyring_size(&manager), 124, "the keyring of {}", host.name);
     }
 
     // The log and the snapshots open with what is left.

@@ -101,8 +101,13 @@ impl ManagerLock for LockService {
         let text = Zeroizing::new(request.into_inner().key);
         let wrong = |why: String| Status::from(Problem::new(Code::InvalidArgument, "WRONG_UNLOCK_KEY", why));
         let key = UnlockKey::parse(&text).map_err(|error| wrong(error.to_string()))?;
-        match KeyFiles::open(&self.dir, Some(&key)) {
-            Ok(_) => {
+        let dir = self.dir.clone();
+        let open = move || (KeyFiles::open(&dir, Some(&key)).map(drop), key);
+        let opened = tokio::task::spawn_blocking(open).await;
+        let (opened, key) =
+            opened.map_err(|error| Status::from(Problem::new(Code::Internal, "UNLOCK", error)))?;
+        match opened {
+            Ok(()) => {
                 // A second key changes nothing.
                 let _ = self.unlocked.try_send(key);
                 Ok(Response::new(v1::UnlockResponse {}))

@@ -41,6 +41,9 @@ const AAD: &[u8] = b"warren sealed private key ";
 pub struct KeyFiles {
     dir: PathBuf,
     lock: Mutex<Lock>,
+    /// Held while `lock` is changed and `member.key` written. `lock` is not held then: its readers must not wait for
+    /// the disk.
+    writing: Mutex<()>,
 }
 
 /// What opens the files.
@@ -117,7 +120,7 @@ impl KeyFiles {
             };
             lock.members.push(StoredMember { key: Arc::new(MemberKey::of(key)), sealed });
         }
-        Ok(Arc::new(Self { dir: dir.to_owned(), lock: Mutex::new(lock) }))
+        Ok(Arc::new(Self { dir: dir.to_owned(), lock: Mutex::new(lock), writing: Mutex::default() }))
     }
 
     /// The manager's directory.
@@ -136,15 +139,14 @@ impl KeyFiles {
     /// # Errors
     /// [`KeyFileError`]: the manager is locked as before.
     pub fn set_unlock_key(&self, key: Option<&UnlockKey>) -> Result<(), KeyFileError> {
-        let mut lock = self.lock();
-        if lock.members.is_empty() {
+        let _writing = self.writing();
+        let Lock { members, .. } = self.lock().clone();
+        if members.is_empty() {
             let what = "it is missing".to_owned();
             return Err(KeyFileError::Damaged { path: self.dir.join(MEMBER_FILE), what });
         }
-        let members = lock.members.iter().map(|member| StoredMember::new(member.key.clone(), key)).collect();
-        self.save_members(&mut lock, members)?;
-        lock.unlock_key = key.map(UnlockKey::id);
-        Ok(())
+        let members = members.into_iter().map(|member| StoredMember::new(member.key, key)).collect();
+        Ok(self.save(Lock { members, unlock_key: key.map(UnlockKey::id), is_complete: false })?)
     }
 
     /// Whether all keys are in the form that the lock demands, as far as this process knows.
@@ -182,12 +184,13 @@ impl KeyFiles {
         {
             self.save_secret_object_key(secret_object_key, &key)?;
         }
-        let mut lock = self.lock();
+        let _writing = self.writing();
         if is_replaced {
-            let in_use = lock.members[..1].to_vec();
-            self.save_members(&mut lock, in_use)?;
+            let Lock { mut members, unlock_key, .. } = self.lock().clone();
+            members.truncate(1);
+            self.save(Lock { members, unlock_key, is_complete: true })?;
         }
-        lock.is_complete = true;
+        self.lock().is_complete = true;
         Ok(())
     }
 
@@ -280,6 +283,7 @@ impl KeyFiles {
     /// The key that wraps the data keys, which is in use from now on: the one with this fingerprint, if it is known.
     /// `None` if there is none yet.
     pub(super) fn member_key(&self, wraps: Option<KeyFingerprint>) -> Option<Arc<MemberKey>> {
+        let _writing = self.writing();
         let mut lock = self.lock();
         let place = lock.members.iter().position(|member| Some(member.key.fingerprint()) == wraps);
         if let Some(place) = place {
@@ -290,8 +294,9 @@ impl KeyFiles {
 
     /// Writes the first member key. The manager is not locked before it has one.
     pub(super) fn create_member_key(&self, member: &Arc<MemberKey>) -> Result<(), FileError> {
-        let mut lock = self.lock();
-        self.save_members(&mut lock, vec![StoredMember::new(member.clone(), None)])
+        let _writing = self.writing();
+        let members = vec![StoredMember::new(member.clone(), None)];
+        self.save(Lock { members, unlock_key: self.unlock_key(), is_complete: false })
     }
 
     /// Writes another member key beside the one in use; locked by `unlock_key`, if the manager is.
@@ -300,8 +305,9 @@ impl KeyFiles {
         member: &Arc<MemberKey>,
         unlock_key: Option<&UnlockKey>,
     ) -> Result<(), KeyFileError> {
-        let mut lock = self.lock();
-        if let Some(wanted) = lock.unlock_key {
+        let _writing = self.writing();
+        let Lock { mut members, unlock_key: locked_with, .. } = self.lock().clone();
+        if let Some(wanted) = locked_with {
             let (path, found) = (self.dir.join(MEMBER_FILE), unlock_key.map(UnlockKey::id));
             match found {
                 Some(found) if found == wanted => {}
@@ -309,19 +315,19 @@ impl KeyFiles {
                 None => return Err(KeyFileError::Locked { path }),
             }
         }
-        let unlock_key = unlock_key.filter(|_| lock.unlock_key.is_some());
-        let mut members = lock.members.clone();
+        let unlock_key = unlock_key.filter(|_| locked_with.is_some());
         members.push(StoredMember::new(member.clone(), unlock_key));
-        Ok(self.save_members(&mut lock, members)?)
+        Ok(self.save(Lock { members, unlock_key: locked_with, is_complete: false })?)
     }
 
-    fn save_members(&self, lock: &mut Lock, members: Vec<StoredMember>) -> Result<(), FileError> {
-        let lines: Vec<_> = members.iter().map(StoredMember::line).collect();
+    /// Writes the member keys, and uses them from now on. The caller holds `writing`.
+    fn save(&self, changed: Lock) -> Result<(), FileError> {
+        let lines: Vec<_> = changed.members.iter().map(StoredMember::line).collect();
         // Never grows, so that no copy of a key is left behind in freed memory.
         let mut text = Zeroizing::new(String::with_capacity(lines.iter().map(|line| line.len()).sum()));
         lines.iter().for_each(|line| text.push_str(line));
         files::write_private(&self.dir.join(MEMBER_FILE), text.as_bytes())?;
-        (lock.members, lock.is_complete) = (members, false);
+        *self.lock() = changed;
         Ok(())
     }
 
@@ -333,6 +339,16 @@ impl KeyFiles {
     fn lock(&self) -> MutexGuard<'_, Lock> {
         // It is replaced as a whole.
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a thread changes the lock.
+    #[cfg(test)]
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing.try_lock().is_err()
     }
 
     /// The key that seals the others; `None` while the manager is not locked.

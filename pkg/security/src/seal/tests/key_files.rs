@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
@@ -178,6 +178,27 @@ fn interrupted_change_is_completed() {
         assert_eq!(manager.content(), manager.plain, "as before, after {written} files");
         manager.files.set_unlock_key(None).unwrap();
     }
+}
+
+#[test]
+fn lock_is_read_while_the_disk_stalls() {
+    let manager = ManagerFiles::new();
+    let (files, key) = (&manager.files, UnlockKey::generate());
+    let stalled = fs::File::create(manager.dir.path().join(".member.key.partial")).unwrap();
+    stalled.lock().unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| files.set_unlock_key(Some(&key)));
+        while !files.is_writing() {
+            std::thread::yield_now();
+        }
+        let (sender, found) = mpsc::channel();
+        scope.spawn(move || sender.send((files.unlock_key(), files.is_complete())));
+        let found = found.recv_timeout(Duration::from_secs(20));
+        drop(stalled);
+        writer.join().unwrap().unwrap();
+        assert_eq!(found, Ok((None, false)));
+    });
+    assert_eq!(files.unlock_key(), Some(key.id()));
 }
 
 #[test]

@@ -95,3 +95,33 @@ impl RaftDriver {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use warren_log::ConfState;
+
+    use super::*;
+
+    fn meta(index: u64) -> SnapshotMeta {
+        SnapshotMeta { index, term: 1, conf_state: ConfState::of_voters(vec![1]) }
+    }
+
+    #[test]
+    fn snapshot_from_before_the_renewal_or_an_installed_one_does_not_complete_it() {
+        let reply = oneshot::channel().0;
+        let mut renewal = KeyRenewal { last: 5, started: None, written: None, reply };
+        renewal.record_start(&meta(4));
+        assert!(renewal.record_written(4).is_none(), "entries with an earlier key come after it");
+        assert!(renewal.record_written(7).is_none(), "it was not started since");
+        renewal.record_start(&meta(7));
+        renewal.record_installed();
+        assert!(renewal.record_written(7).is_none(), "the installed one may be newer");
+        assert_eq!(renewal.up_to(&meta(7), 2), 2);
+
+        renewal.record_start(&meta(9));
+        assert!(renewal.record_written(9).is_some());
+        assert_eq!(renewal.up_to(&meta(9), 2), 9, "also what is kept for slow members");
+        renewal.record_installed();
+        assert_eq!((renewal.up_to(&meta(9), 2), renewal.written), (2, None));
+    }
+}

@@ -117,3 +117,21 @@ async fn remove_older_is_idempotent() {
     let there = [1, 2, 3].map(|index| files.path(&meta(index)).exists());
     assert_eq!(there, [false, false, true]);
 }
+
+#[test]
+fn data_key_of_a_received_snapshot_is_kept_as_long_as_the_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = SnapshotDir::open(dir.path().join("snapshots"), None).unwrap();
+    let keyring = Arc::new(Keyring::open(dir.path(), &BTreeSet::new()).unwrap());
+    let files = SnapshotFiles::new(files, keyring.clone());
+    let mut plain = Vec::new();
+    codec::write_snapshot(&state(), &mut plain).unwrap();
+    files.store_received(&meta(7), &plain, || true).unwrap();
+    keyring.renew().unwrap();
+    files.write(&state(), &meta(9), &std::sync::atomic::AtomicBool::new(false)).unwrap();
+    assert_eq!(files.forget_unused_keys(7).unwrap().unwrap(), 1, "the renewal is not complete");
+    assert_eq!(files.read(7, 1).unwrap().unwrap(), plain);
+    assert_eq!(files.forget_unused_keys(8).unwrap().unwrap(), 0);
+    assert!(files.read(7, 1).unwrap().is_err());
+    files.read(9, 1).unwrap().unwrap();
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use warren_log::{SnapshotMeta, StoredLog};
-use warren_security::seal::KeyId;
+use warren_security::seal::{KeyFiles, KeyId};
 
 use super::*;
 use crate::raft::open::SealedSnapshot;
@@ -76,4 +76,41 @@ async fn renewal_replaces_the_key_of_a_recent_snapshot() {
     }
     rig.stop.cancel();
     rig.end.await.unwrap().unwrap();
+}
+
+/// A process that would start now opens the snapshot and the log. Changes nothing.
+fn check_opens(disk: &FaultyDisk, dir: &TempDir) {
+    let loaded = durable_log(disk);
+    let files = KeyFiles::open(dir.path(), None).unwrap();
+    let prepared = Keyring::prepare(&files, &keys_in_use(disk, dir)).unwrap();
+    if let Some(meta) = &loaded.snapshot {
+        load_snapshot(dir, meta).open(prepared.keyring()).unwrap();
+    }
+    sealing::open_loaded(loaded, prepared.keyring()).unwrap();
+}
+
+#[tokio::test]
+async fn interrupted_renewal_leaves_what_the_next_process_opens() {
+    // Before the log points to the snapshot with the new key, and after that, before it is compacted.
+    for (fault, has_snapshot) in [(DiskFault::Full, false), (DiskFault::FailAfterWrite, true)] {
+        let (disk, dir) = (FaultyDisk::new(MemoryDisk::new()), tempfile::tempdir().unwrap());
+        let rig = fixture(&disk, &dir, usize::MAX);
+        rig.prepare().await;
+        assert_eq!(rig.count().await.unwrap(), 1);
+        let earlier = keys_in_use(&disk, &dir);
+        disk.set_fault(fault);
+        let store = rig.store.clone();
+        let renewal = tokio::spawn(async move { store.renew_data_key().await });
+        rig.until(|published| published.write_stall.is_some()).await;
+        assert_eq!(durable_log(&disk).snapshot.is_some(), has_snapshot, "{fault:?}");
+        assert!(keys_in_use(&disk, &dir).is_superset(&earlier), "the log is not compacted yet");
+        check_opens(&disk, &dir);
+        disk.set_fault(DiskFault::None);
+        let renewed = tokio::time::timeout(Duration::from_secs(20), renewal).await.unwrap().unwrap();
+        renewed.unwrap();
+        assert!(keys_in_use(&disk, &dir).is_disjoint(&earlier));
+        check_opens(&disk, &dir);
+        rig.stop.cancel();
+        rig.end.await.unwrap().unwrap();
+    }
 }

@@ -41,18 +41,28 @@ struct KeyManagersView {
 struct KeyObjectsView {
     done: u32,
     total: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remaining: Vec<String>,
 }
 
 impl KeyStatusView {
     pub fn new(wire: v1::KeyStatus) -> Self {
         let (managers_done, objects_done) = (managers_done(&wire), objects_done(&wire));
-        let v1::KeyStatus { phase, began_at, secret_object_key, managers, missing_managers, objects, .. } =
-            wire;
+        let v1::KeyStatus {
+            phase,
+            began_at,
+            secret_object_key,
+            managers,
+            missing_managers,
+            objects,
+            remaining_names,
+            ..
+        } = wire;
         let rotation = |phase: warren_types::KeyPhase| KeyRotationView {
             phase: phase.as_str(),
             began_at: TimeView::new(began_at),
             managers: KeyManagersView { done: managers_done, total: managers, missing: missing_managers },
-            objects: KeyObjectsView { done: objects_done, total: objects },
+            objects: KeyObjectsView { done: objects_done, total: objects, remaining: remaining_names },
         };
         Self { secret_object_key, rotation: key_phase(phase).ok().map(rotation) }
     }

@@ -175,6 +175,20 @@ fn interrupted_key_rotation_goes_on_when_it_is_given_again() {
 }
 
 #[test]
+fn key_status_names_what_is_to_be_encrypted_again() {
+    let person = CliUser::new();
+    person.warren(&["cluster", "key", "rotate", "--detach"]);
+    let objects = || {
+        let shown = person.ok(&["cluster", "key", "status", "-o", "json"]);
+        serde_json::from_str::<Value>(&shown).unwrap()["rotation"]["objects"].clone()
+    };
+    assert_eq!(objects(), json!({"done": 0, "total": 5}), "in the first phase");
+    objects();
+    let remaining = ["secret db, version 1", "the unlock key"];
+    assert_eq!(objects(), json!({"done": 3, "total": 5, "remaining": remaining}));
+}
+
+#[test]
 fn events_are_lines_and_a_later_begin_is_told() {
     let person = CliUser::new();
     let ran = person.warren(&["events", "service/web", "--since", "10m"]);

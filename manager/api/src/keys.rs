@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use warren_core::state::ObjectKind;
 use warren_core::{Cluster, Command, KeyCommand, KeyRotationStep, State};
 use warren_proto::v1;
-use warren_types::KeyPhase;
+use warren_types::{KeyPhase, SealedItem};
 
 use super::Api;
 use super::audited_call::AuditedCall;
@@ -37,6 +37,7 @@ impl Api {
             missing_managers: missing.map(|member| member.name.to_string()).collect(),
             objects: count(state.sealed_items().count()),
             remaining_objects: count(remaining),
+            remaining_names: remaining_names(state),
         }
     }
 
@@ -59,5 +60,77 @@ impl Api {
         caller.identified(ObjectKind::Cluster, begun.id, "", begun.version);
         tracing::info!(%caller, "replacing the keys that encrypt what managers store");
         Ok(Response::new(self.show_keys(&self.store.read().state)))
+    }
+}
+
+/// Names of what an earlier key seals, once a new one is there.
+fn remaining_names(state: &State) -> Vec<String> {
+    let name = |item: SealedItem| match item {
+        SealedItem::Authority => "the certificate authority".to_owned(),
+        SealedItem::UnlockKey => "the unlock key".to_owned(),
+        SealedItem::SecretObject { id, number } => match state.secret_object(&id) {
+            Some(object) => format!("{} {}, version {number}", object.kind, object.name),
+            None => format!("{id}, version {number}"),
+        },
+    };
+    state.stale_items().take(MAX_NAMES).map(|(item, _)| name(item)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_core::FEATURE_LEVEL;
+    use warren_types::{
+        ClusterId, Id, ManagerId, NAMED_KEY_FORMAT, NextSecretObjectKey, SealedData, SecretObjectId,
+        SecretObjectKeyId, SecretObjectKind, Timestamp,
+    };
+
+    use super::*;
+
+    const AT: Timestamp = Timestamp(1);
+
+    #[test]
+    fn objects_that_an_earlier_key_seals_are_named() {
+        let sealed = [&[NAMED_KEY_FORMAT][..], &1u64.to_be_bytes(), &[0]].concat();
+        let data = SealedData { size: 1, fingerprint: [1; 32], sealed };
+        let next = NextSecretObjectKey { id: SecretObjectKeyId(2), sealed: data.clone() };
+        let create = Command::CreateCluster {
+            id: ClusterId(Id(1)),
+            ranges: vec!["10.0.0.0/8".parse().unwrap()],
+            feature_level: FEATURE_LEVEL,
+            at: AT,
+        };
+        let register = Command::RegisterMember {
+            member: 1,
+            id: ManagerId(Id(11)),
+            name: "m1".parse().unwrap(),
+            address: "10.0.0.1:8080".parse().unwrap(),
+            level: FEATURE_LEVEL,
+            at: AT,
+        };
+        let secret = Command::CreateSecretObject {
+            id: SecretObjectId(Id(1)),
+            kind: SecretObjectKind::Secret,
+            name: "db".parse().unwrap(),
+            labels: Default::default(),
+            data,
+            at: AT,
+        };
+        let mut state = State::new();
+        (1..).zip([create, register, secret]).for_each(|(index, command)| {
+            state.apply(1, index, &command);
+        });
+        for step in [
+            KeyRotationStep::Begin,
+            KeyRotationStep::Record { phase: KeyPhase::Disks, member: 1 },
+            KeyRotationStep::Offer(next),
+            KeyRotationStep::Record { phase: KeyPhase::Managers, member: 1 },
+            KeyRotationStep::Advance(KeyPhase::Objects),
+        ] {
+            assert_eq!(remaining_names(&state), [""; 0]);
+            let number = state.key_rotation().map_or(0, |rotation| rotation.number);
+            let command = Command::Key(KeyCommand::Rotate { number, step, at: AT });
+            state.apply(1, state.applied().index + 1, &command);
+        }
+        assert_eq!(remaining_names(&state), ["secret db, version 1"]);
     }
 }

@@ -41,6 +41,10 @@ impl FakeState {
             managers: 3,
             missing_managers: missing.into_iter().collect(),
             objects: 5,
+            remaining_names: match phase == i32::from(v1::KeyPhase::Objects) {
+                true => vec!["secret db, version 1".to_owned(), "the unlock key".to_owned()],
+                false => Vec::new(),
+            },
             remaining_objects: remaining.iter().filter(|(last, _)| is_until(*last)).map(|(_, n)| n).sum(),
         }
     }

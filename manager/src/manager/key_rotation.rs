@@ -151,7 +151,7 @@ impl KeyRotator {
         if self.store.read().state.stale_items().count() < state.stale_items().count() {
             return Ok(true);
         }
-        Err(format!("{count} objects were sealed with the key {own}, and none was replaced").into())
+        Err(format!("sealing {count} of the objects with the key {own} has replaced none of them").into())
     }
 
     /// Proposes the step, unless no leader is known: the next run tries again.

@@ -123,7 +123,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     partial_name.push(".partial");
     let partial = directory.join(partial_name);
 
-    // Opened first: what fails later leaves the new file in place.
+    // Opened first: a failure after the renaming leaves the new file in place.
     let opened = File::open(directory)?;
     let mut file = lock_partial(&partial)?;
     let written = write_and_sync(&mut file, content, mode).and_then(|()| fs::rename(&partial, path));

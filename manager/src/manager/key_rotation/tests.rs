@@ -182,7 +182,7 @@ async fn sealing_again_without_effect_is_an_error() {
         inbox
     });
     let refused = rotator.lead().await.unwrap_err().to_string();
-    assert!(refused.contains("1 objects were sealed") && refused.contains("none was replaced"), "{refused}");
+    assert!(refused.contains("sealing 1 of the objects") && refused.contains("replaced none"), "{refused}");
     driver.await.unwrap();
 }
 

@@ -88,14 +88,15 @@ impl KeyRotator {
     }
 
     fn next_step(&self, state: &State) -> Option<ManagerKeyStep> {
-        let secret_object_keys = self.keys.secret_object_key.key_fingerprints();
-        let secret_object_keys: Vec<_> =
-            secret_object_keys.into_iter().map(SecretObjectKeyId::from).collect();
         let renewed = *self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-        state.manager_key_step(
-            self.store.own_id(),
-            ManagerKeyState { secret_object_keys: &secret_object_keys, renewed },
-        )
+        let secret_object_keys = self.secret_object_keys();
+        let own = ManagerKeyState { secret_object_keys: &secret_object_keys, renewed };
+        state.manager_key_step(self.store.own_id(), own)
+    }
+
+    /// The first one seals.
+    fn secret_object_keys(&self) -> Vec<SecretObjectKeyId> {
+        self.keys.secret_object_key.key_fingerprints().into_iter().map(SecretObjectKeyId::from).collect()
     }
 
     /// Waits while the manager has not applied a change of the unlock key.
@@ -136,13 +137,17 @@ impl KeyRotator {
 
     /// Seals some of what an earlier key seals again.
     async fn reseal(&self, state: &State, rotation: &KeyRotation) -> Result<bool, BoxError> {
-        let own = SecretObjectKeyId::from(self.keys.secret_object_key.key_fingerprint());
-        if let Some(sealing) = rotation.sealing.filter(|sealing| *sealing != own) {
+        let (own, Some(sealing)) = (self.secret_object_keys(), rotation.sealing) else { return Ok(false) };
+        if !own.contains(&sealing) {
             return Err(format!(
                 "this manager does not have the secret object key {sealing}, which everything is to be sealed with: \
                  restart it after copying secret-objects.key from another manager of the cluster"
             )
             .into());
+        }
+        if own.first() != Some(&sealing) {
+            // The phase has begun since this manager took its last step.
+            return Ok(false);
         }
         let items = reseal(&self.keys, state)?;
         let count = items.len();
@@ -151,7 +156,7 @@ impl KeyRotator {
         if self.store.read().state.stale_items().count() < state.stale_items().count() {
             return Ok(true);
         }
-        Err(format!("sealing {count} of the objects with the key {own} has replaced none of them").into())
+        Err(format!("sealing {count} of the objects with the key {sealing} has replaced none of them").into())
     }
 
     /// Proposes the step, unless no leader is known: the next run tries again.

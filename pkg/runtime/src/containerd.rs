@@ -43,10 +43,9 @@ use crate::container::{
 use crate::error::Error;
 use crate::exec::{AttachedProcess, ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
-use crate::layer_usage::LayerUsage;
 use crate::process_list::{self, ContainerProcess};
 use crate::spec::{HostFeatures, cgroup_path};
-use crate::usage::{ContainerUsage, UsageCounters};
+use crate::usage::{ContainerUsage, LayerUsage, UsageCounters};
 use crate::{Result, Runtime};
 use warren_types::Signal;
 

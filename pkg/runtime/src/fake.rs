@@ -28,9 +28,8 @@ use crate::container::{
 use crate::error::Error;
 use crate::exec::{AttachedProcess, ContainerHandles, ExecProcess, ExecSpec};
 use crate::image_files::{ContainerUser, ImageFiles};
-use crate::layer_usage::LayerUsage;
 use crate::process_list::ContainerProcess;
-use crate::usage::ContainerUsage;
+use crate::usage::{ContainerUsage, LayerUsage};
 use crate::{Reference, Result, Runtime};
 use warren_types::Signal;
 

@@ -25,7 +25,6 @@ pub mod fake;
 mod host_check;
 mod host_process;
 mod image_files;
-mod layer_usage;
 mod oom_score;
 mod open_files;
 mod pidfd;
@@ -58,12 +57,12 @@ pub use exec::{
 };
 pub use host_check::{MIN_KERNEL, kernel_release, major_minor};
 pub use image_files::{ContainerUser, ImageFiles};
-pub use layer_usage::LayerUsage;
 pub use oom_score::lower_oom_score;
 pub use open_files::raise_open_files_limit;
 pub use process_list::ContainerProcess;
-pub use usage::ContainerUsage;
+pub use usage::{ContainerUsage, LayerUsage};
 pub use warren_image::Reference;
+pub use warren_tree::Unmeasured;
 pub use warren_types::Signal;
 
 /// Result of the operations of this crate.
@@ -128,7 +127,8 @@ pub trait Runtime: Send + Sync + 'static {
     }
 
     /// What the writable layer of a container uses; `None` without one. Looks at each of its files, except those that
-    /// are deleted and still open: the more there are, the longer it takes. After a minute it is at least so much.
+    /// are deleted and still open: the more there are, the longer it takes. After a minute, or if directories are
+    /// nested too deep, it is at least so much.
     async fn layer_usage(&self, id: &ContainerId) -> Result<Option<LayerUsage>>;
 
     /// The directory on the disk of the writable layers; `None` before the first container, or if they are on none.

@@ -5,10 +5,11 @@
 //! table. The limit of a layer that was removed is that of a project without files, whoever removed the layer:
 //! [`clear_unused`] finds it.
 //!
-//! A process of root in the container may take its files out of the project. So a quota stops programs with a fault at
-//! once, and does not replace measuring the layer.
+//! A process of root in the container may give its files another project. So a quota stops programs with a fault at
+//! once, and does not replace measuring the layer; and a project is that of a layer only with the number that its inode
+//! gives.
 //!
-//! `unsafe` because neither the standard library nor nix wraps these calls for projects. Each gets a structure of the
+//! `unsafe` because neither the standard library nor nix wraps quotactl(2) for projects. It gets a structure of the
 //! layout that the kernel reads or writes.
 #![allow(unsafe_code)]
 
@@ -21,6 +22,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use nix::libc;
+use warren_tree::{project, set_project};
 use warren_types::Bytes;
 
 /// Projects of layers. Docker and the kubelet number theirs from 1 and from 1048577 on.
@@ -28,28 +30,14 @@ const PROJECTS: Range<u32> = 1 << 30..1 << 31;
 /// How many projects in use are skipped before giving up: two directories have one number only if their inodes are a
 /// multiple of the range apart.
 const MAX_TRIES: u32 = 64;
-/// `FS_XFLAG_PROJINHERIT` of linux/fs.h.
-const INHERIT_PROJECT: u32 = 0x200;
 /// `PRJQUOTA` and `Q_GETNEXTQUOTA` of linux/quota.h.
 const PROJECT_QUOTA: libc::c_int = 2;
 const Q_GETNEXTQUOTA: libc::c_int = 0x80_0009;
 /// Unit of limits, `QIF_DQBLKSIZE` of linux/quota.h.
 const BLOCK: u64 = 1024;
 
-/// Only one layer at a time chooses a number.
+/// Only one layer at a time chooses a number, and none while numbers are cleared.
 static CHOICE: Mutex<()> = Mutex::new(());
-
-/// `struct fsxattr` of linux/fs.h.
-#[repr(C)]
-#[derive(Debug, Default)]
-struct FileAttributes {
-    flags: u32,
-    extent_size: u32,
-    extents: u32,
-    project: u32,
-    copy_extent_size: u32,
-    padding: [u8; 8],
-}
 
 /// `struct if_nextdqblk` of linux/quota.h, which begins as `struct if_dqblk` does and is as large.
 #[repr(C)]
@@ -67,9 +55,6 @@ struct ProjectUsage {
     project: u32,
 }
 
-nix::ioctl_read!(get_attributes, b'X', 31, FileAttributes);
-nix::ioctl_write_ptr!(set_attributes, b'X', 32, FileAttributes);
-
 /// Limits what the two directories of a layer hold together, before anything is written to it. Idempotent.
 ///
 /// # Errors
@@ -77,8 +62,8 @@ nix::ioctl_write_ptr!(set_attributes, b'X', 32, FileAttributes);
 pub(crate) fn limit(upper: &Path, work: &Path, limit: Bytes) -> io::Result<()> {
     let _choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
     let (upper_dir, work_dir) = (File::open(upper)?, File::open(work)?);
-    let project = match attributes(&upper_dir)?.project {
-        own if PROJECTS.contains(&own) => own,
+    let project = match project(&upper_dir)? {
+        own if candidates(&upper_dir)?.any(|candidate| candidate == own) => own,
         0 if fs::read_dir(upper)?.next().is_none() => unused_project(&upper_dir)?,
         _ => return Err(io::Error::new(ErrorKind::DirectoryNotEmpty, "it has files of another project")),
     };
@@ -94,6 +79,7 @@ pub(crate) fn limit(upper: &Path, work: &Path, limit: Bytes) -> io::Result<()> {
 /// # Errors
 /// As [`limit`].
 pub(crate) fn clear_unused(directory: &Path) -> io::Result<usize> {
+    let _choice = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = File::open(directory)?;
     let (mut next, mut cleared) = (PROJECTS.start, 0);
     while let Some(found) = next_project(&directory, next)? {
@@ -106,32 +92,21 @@ pub(crate) fn clear_unused(directory: &Path) -> io::Result<usize> {
     Ok(cleared)
 }
 
-/// A project without files, from the inode of the directory on.
-fn unused_project(directory: &File) -> io::Result<u32> {
+/// The projects that a directory may have: the one that its inode gives, and those after it.
+fn candidates(directory: &File) -> io::Result<impl Iterator<Item = u32> + use<>> {
     let numbers = PROJECTS.end - PROJECTS.start;
     let first = u32::try_from(directory.metadata()?.ino() % u64::from(numbers)).unwrap_or(0);
-    for skipped in 0..MAX_TRIES {
-        let project = PROJECTS.start + (first + skipped) % numbers;
+    Ok((0..MAX_TRIES).map(move |skipped| PROJECTS.start + (first + skipped) % numbers))
+}
+
+/// The first of its projects without files.
+fn unused_project(directory: &File) -> io::Result<u32> {
+    for project in candidates(directory)? {
         if usage(directory, libc::Q_GETQUOTA, project)?.is_none_or(|found| found.inodes == 0) {
             return Ok(project);
         }
     }
     Err(io::Error::new(ErrorKind::AlreadyExists, "its projects are in use"))
-}
-
-fn attributes(file: &File) -> io::Result<FileAttributes> {
-    let mut attributes = FileAttributes::default();
-    // SAFETY: the structure is the one that the kernel writes, and outlives the call.
-    unsafe { get_attributes(file.as_raw_fd(), &mut attributes) }?;
-    Ok(attributes)
-}
-
-fn set_project(directory: &File, project: u32) -> io::Result<()> {
-    let found = attributes(directory)?;
-    let changed = FileAttributes { project, flags: found.flags | INHERIT_PROJECT, ..found };
-    // SAFETY: the structure is the one that the kernel reads, and outlives the call.
-    unsafe { set_attributes(directory.as_raw_fd(), &changed) }?;
-    Ok(())
 }
 
 /// The first project from `least` on that the table has, within those of layers.
@@ -167,6 +142,8 @@ fn quotactl(directory: &File, command: libc::c_int, project: u32, data: &mut Pro
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use warren_testkit::scratch::ScratchDir;
     use warren_testkit::small_disk::SmallDisk;
 
@@ -174,8 +151,17 @@ mod tests {
 
     /// As in the kernel's headers.
     #[test]
-    fn structures_have_the_size_of_the_kernel() {
-        assert_eq!((size_of::<FileAttributes>(), size_of::<ProjectUsage>()), (28, 72));
+    fn structure_has_the_size_of_the_kernel() {
+        assert_eq!(size_of::<ProjectUsage>(), 72);
+    }
+
+    #[test]
+    fn directory_has_few_projects_that_begin_with_its_inode() {
+        let scratch = ScratchDir::new();
+        let directory = File::open(scratch.path()).unwrap();
+        let found: Vec<u32> = candidates(&directory).unwrap().collect();
+        assert_eq!(u64::from(found[0]), (1 << 30) + directory.metadata().unwrap().ino() % (1 << 30));
+        assert!(found.len() == 64 && found.iter().all(|project| PROJECTS.contains(project)), "{found:?}");
     }
 
     /// A kernel without project quotas refuses, and nothing is changed.
@@ -189,7 +175,7 @@ mod tests {
         }
         let limited = limit(&upper, &work, Bytes(1 << 20));
         assert_eq!(limited.is_ok(), has_quotas, "{limited:?}");
-        let project = attributes(&File::open(&upper).unwrap()).unwrap().project;
+        let project = project(File::open(&upper).unwrap()).unwrap_or(0);
         assert_eq!(PROJECTS.contains(&project), has_quotas);
         if !has_quotas {
             assert_eq!((project, clear_unused(disk.path()).is_err()), (0, true));
@@ -204,6 +190,16 @@ mod tests {
         let other = disk.path().join("other");
         fs::create_dir_all(other.join("file")).unwrap();
         assert!(limit(&other, &work, Bytes(1 << 20)).is_err(), "its files would not count");
+        // Root of a container may give its files another project, but no layer gets the quota of another one.
+        let foreign = disk.path().join("foreign");
+        fs::create_dir_all(foreign.join("a/b/c")).unwrap();
+        let foreign_dir = File::open(&foreign).unwrap();
+        set_project(&foreign_dir, PROJECTS.end - 1).unwrap();
+        assert!(limit(&foreign, &work, Bytes(1 << 20)).is_err(), "it is that of another layer");
+        set_project(File::open(foreign.join("a/b/c")).unwrap(), 7).unwrap();
+        set_project(File::open(foreign.join("a")).unwrap(), 8).unwrap();
+        warren_tree::remove(root.as_fd(), "foreign".as_ref()).unwrap();
+        assert!(!foreign.exists());
         for directory in [&upper, &work] {
             fs::remove_dir_all(directory).unwrap();
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use warren_tree::IoFailure;
 use warren_types::{Violations, VolumeName};
 
 /// A failed operation on a volume.
@@ -110,27 +111,6 @@ impl Error {
 
     pub(crate) fn root(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
         Self::Root { action, path: path.to_owned(), source: source.into() }
-    }
-}
-
-/// A failed operation of the kernel, before the volume is added.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct IoFailure {
-    pub action: &'static str,
-    pub path: PathBuf,
-    pub errno: Errno,
-}
-
-impl IoFailure {
-    /// Builds the failure of `action` at a path.
-    pub fn at(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
-        move |errno| Self { action, path: path.to_owned(), errno }
-    }
-
-    /// As [`IoFailure::at`], for errors of the standard library.
-    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let from = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO));
-        move |error| Self { action, path: path.to_owned(), errno: from(error) }
     }
 }
 

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use nix::sys::stat::Mode;
+use warren_tree::IoFailure;
 use warren_types::{Bytes, VolumeName};
 
-use crate::error::{Error, IoFailure};
+use crate::error::Error;
 use crate::options::{DEFAULT_MODE, Ownership};
-use crate::{ContentError, DriverOptions, InitialContent, Result, VolumeBackend, tree};
+use crate::{ContentError, DriverOptions, InitialContent, Result, VolumeBackend};
 
 /// Volumes that are deleted with the last clone. Nothing survives a crash.
 #[derive(Clone)]
@@ -66,8 +67,7 @@ impl VolumeBackend for FakeVolumeDriver {
         let is_new = !path.exists();
         DirBuilder::new().recursive(true).create(&path).map_err(io)?;
         let directory = fs::File::open(&path).map_err(io)?;
-        let own =
-            |owned: &Ownership| tree::set_ownership(&directory, owned).map_err(|error| io(error.into()));
+        let own = |owned: &Ownership| owned.set_on(&directory).map_err(|error| io(error.into()));
         if is_new {
             own(&Ownership { mode: owned.mode.or(Some(Mode::from_bits_truncate(DEFAULT_MODE))), ..owned })?;
         }
@@ -80,7 +80,7 @@ impl VolumeBackend for FakeVolumeDriver {
                 transient,
             };
             if let Some(opened) = first.open().await.map_err(unreadable)? {
-                let copied = tree::copy(opened.directory.as_fd(), directory.as_fd());
+                let copied = warren_tree::copy(opened.directory.as_fd(), directory.as_fd());
                 copied.map_err(|failure| Error::from_failure(volume, failure))?;
                 own(&owned)?;
             }
@@ -111,8 +111,8 @@ impl VolumeBackend for FakeVolumeDriver {
     async fn usage(&self, volume: &VolumeName) -> Result<Option<Bytes>> {
         self.fault()?;
         let Ok(directory) = fs::File::open(self.path(volume)) else { return Ok(None) };
-        let measured = tree::disk_usage(directory.as_fd(), &false.into());
-        measured.map(|bytes| bytes.map(Bytes)).map_err(|failure| Error::from_failure(volume, failure))
+        let measured = warren_tree::measure(directory.as_fd(), || false);
+        measured.map(|usage| Some(Bytes(usage.bytes))).map_err(|failure| Error::from_failure(volume, failure))
     }
 
     async fn sweep(&self) -> Result<()> {

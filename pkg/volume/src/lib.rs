@@ -8,8 +8,8 @@
 //! It must never delete data except in [`VolumeBackend::remove`], never follow a link that a container or an
 //! image created, and never expose a partly created volume: leftovers of a crash are completed or removed.
 //!
-//! Start reading at [`VolumeBackend`], then `local/volume_root.rs` (the order of operations on disk) and
-//! `tree/` (how untrusted directories are copied, measured and deleted).
+//! Start reading at [`VolumeBackend`], then `local/volume_root.rs` (the order of operations on disk). Untrusted
+//! directories are copied, measured and deleted by `warren-tree`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -22,7 +22,6 @@ mod local;
 mod options;
 mod subpath;
 mod subpath_mount;
-mod tree;
 
 use std::any::Any;
 use std::collections::BTreeMap;

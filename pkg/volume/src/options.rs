@@ -1,7 +1,9 @@
 //! Options of a local volume: owner and permissions.
 
-use nix::sys::stat::Mode;
-use nix::unistd::{Gid, Uid};
+use std::os::fd::AsFd;
+
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{Gid, Uid, fchown};
 use warren_types::{Volume, VolumeDriver, VolumeName};
 
 use crate::error::Error;
@@ -31,6 +33,12 @@ impl Ownership {
             gid: number("gid", 10).map(Gid::from_raw),
             mode: number("mode", 8).map(Mode::from_bits_truncate),
         })
+    }
+
+    /// Sets what is configured on an open directory.
+    pub fn set_on(&self, directory: impl AsFd) -> nix::Result<()> {
+        fchown(&directory, self.uid, self.gid)?;
+        self.mode.map_or(Ok(()), |mode| fchmod(&directory, mode))
     }
 }
 

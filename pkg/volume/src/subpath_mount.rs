@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tokio::task::spawn_blocking;
+use warren_tree::IoFailure;
 use warren_types::VolumeName;
 
-use crate::error::{Error, IoFailure};
+use crate::error::Error;
 use crate::{Result, subpath};
 
 /// The mount point in the directory of a subpath mount.

@@ -33,7 +33,7 @@ impl SmallDisk {
         SmallDisk { mounted }
     }
 
-    /// As [`SmallDisk::new`], with project quotas. `false`: the kernel has none for ext4, so the disk has none.
+    /// As [`SmallDisk::new`], with project quotas. `false`: the kernel was built without them, so the disk has none.
     #[must_use]
     #[track_caller]
     pub fn with_quotas(directory: &Path, mebibytes: u64) -> (SmallDisk, bool) {
@@ -49,7 +49,10 @@ impl SmallDisk {
         mount.args(["-o", "loop,prjquota"]).arg(&image).arg(&mounted);
         match tool::stdout(mount, tool::DEADLINE) {
             Ok(_) => (SmallDisk { mounted }, true),
-            Err(_) => (SmallDisk::new(directory, mebibytes), false),
+            Err(_) if kernel_lacks_quotas() => (SmallDisk::new(directory, mebibytes), false),
+            Err(error) => {
+                panic!("the kernel has project quotas, and a disk with them is not mounted: {error}")
+            }
         }
     }
 
@@ -130,10 +133,42 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Whether the kernel says that it was built without quotas for ext4.
+fn kernel_lacks_quotas() -> bool {
+    let mut running = Command::new("zcat");
+    running.arg("/proc/config.gz");
+    let packaged = || {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+        std::fs::read_to_string(format!("/boot/config-{}", release.trim())).ok()
+    };
+    match tool::stdout(running, tool::DEADLINE).ok().or_else(packaged) {
+        Some(config) => !enables_quotas(&config),
+        // Every kernel with quotas has it.
+        None => !Path::new("/proc/sys/fs/quota").exists(),
+    }
+}
+
+/// Whether a kernel with this configuration has quotas for ext4.
+fn enables_quotas(config: &str) -> bool {
+    let is_set =
+        |option: &str| config.lines().any(|line| matches!(line.strip_prefix(option), Some("=y" | "=m")));
+    is_set("CONFIG_QUOTA") && is_set("CONFIG_QFMT_V2")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::scratch::ScratchDir;
+
+    #[test]
+    fn kernel_has_quotas_with_both_options() {
+        assert!(enables_quotas("CONFIG_QUOTA=y\n# CONFIG_QFMT_V1 is not set\nCONFIG_QFMT_V2=m\n"));
+        for without in
+            ["", "CONFIG_QUOTA=y\n# CONFIG_QFMT_V2 is not set\n", "CONFIG_QUOTACTL=y\nCONFIG_QFMT_V2=y\n"]
+        {
+            assert!(!enables_quotas(without), "{without}");
+        }
+    }
 
     #[test]
     fn a_full_disk_takes_nothing_until_it_is_freed() {

@@ -70,7 +70,7 @@ const MANAGER_SIDE: [&str; 11] = [
     "warren-consensus",
     "warren-log",
 ];
-const WORKER_SIDE: [&str; 11] = [
+const WORKER_SIDE: [&str; 12] = [
     "warren-worker",
     "warren-task",
     "warren-runtime",
@@ -80,6 +80,7 @@ const WORKER_SIDE: [&str; 11] = [
     "warren-dns",
     "warren-container-logs",
     "warren-container-programs",
+    "warren-tree",
     "warren-volume",
     "warren-health",
 ];

@@ -1,7 +1,8 @@
 //! Writable layers of containers: their limit, what they use, and their removal before that of the container.
 
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,16 +11,19 @@ use containerd_client::types::Mount;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use warren_image::{CallError, with_deadline};
+use warren_tree::{DirEntries, IoFailure, TreeUsage};
 use warren_types::Bytes;
 
 use super::{DELETE_TIMEOUT, Inner, RECORD_TIMEOUT};
 use crate::container::{ContainerId, ProcessState};
 use crate::error::Error;
-use crate::layer_usage::{LayerUsage, measure};
+use crate::usage::LayerUsage;
 use crate::{Result, quota};
 
 /// Measuring a layer: some hundred thousand files a second, unless they must be read from a slow disk.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(60);
+/// One call of the kernel on a disk that answers.
+const DISK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The directories of overlayfs in which a layer is.
 struct LayerDirs {
@@ -78,15 +82,14 @@ impl Inner {
     pub(super) async fn layer_usage(&self, id: &ContainerId) -> Result<Option<LayerUsage>> {
         let mounts = self.find_mounts(id).await?.unwrap_or_default();
         let Some(LayerDirs { upper, .. }) = LayerDirs::of(&mounts) else { return Ok(None) };
-        let measured = spawn_blocking(move || measure(&upper, Instant::now() + MEASURE_TIMEOUT)).await;
-        match measured.expect("reading directories does not panic") {
-            Ok(usage) => Ok(Some(usage)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::Failed {
-                action: format!("measure the layer of container {id}"),
-                reason: error.to_string(),
-            }),
-        }
+        let action = || format!("measure the layer of container {id}");
+        let measuring = spawn_blocking(move || measure(&upper, Instant::now() + MEASURE_TIMEOUT));
+        // A disk that does not answer keeps no other layer from being measured.
+        let measured = timeout(MEASURE_TIMEOUT + DISK_TIMEOUT, measuring).await.map_err(|_| {
+            Error::Timeout { action: action(), reason: "its disk does not answer".to_owned() }
+        })?;
+        let measured = measured.expect("reading directories does not panic");
+        measured.map_err(|failure| Error::Failed { action: action(), reason: failure.to_string() })
     }
 
     /// Its files first, without containerd: on a full disk its database cannot be changed before some are gone.
@@ -107,7 +110,7 @@ impl Inner {
                 action: action(),
                 reason: format!("it takes more than {DELETE_TIMEOUT:?}, and goes on"),
             })?;
-            let failed = |error: io::Error| Error::Failed { action: action(), reason: error.to_string() };
+            let failed = |failure: IoFailure| Error::Failed { action: action(), reason: failure.to_string() };
             emptied.expect("removing files does not panic").map_err(failed)?;
         }
         // The file system of an ended process is mounted until that is deleted.
@@ -135,30 +138,66 @@ pub(super) fn is_lost(mounts: &[Mount]) -> bool {
     LayerDirs::of(mounts).is_some_and(|layer| !layer.upper.exists())
 }
 
-/// Removes everything in the directory, and follows no link.
-fn empty(directory: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        let removed = match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path()),
-            false => fs::remove_file(entry.path()),
-        };
-        match removed {
-            // By an earlier call that goes on.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            removed => removed?,
-        }
+/// `None` if it does not exist.
+fn open(layer: &Path) -> std::result::Result<Option<File>, IoFailure> {
+    match File::open(layer) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(IoFailure::io("open", layer)(error)),
+    }
+}
+
+/// What a layer uses, measured until the deadline; `None` if it does not exist.
+fn measure(layer: &Path, deadline: Instant) -> std::result::Result<Option<LayerUsage>, IoFailure> {
+    let Some(directory) = open(layer)? else { return Ok(None) };
+    let TreeUsage { bytes, inodes, unmeasured } =
+        warren_tree::measure(directory.as_fd(), || Instant::now() >= deadline)?;
+    Ok(Some(LayerUsage { bytes: Bytes(bytes), inodes, unmeasured }))
+}
+
+/// Removes everything in a layer.
+fn empty(layer: &Path) -> std::result::Result<(), IoFailure> {
+    let Some(directory) = open(layer)? else { return Ok(()) };
+    let failed = || IoFailure::at("list", layer);
+    for name in DirEntries::read(&directory).map_err(failed())? {
+        warren_tree::remove(directory.as_fd(), &name.map_err(failed())?)?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::fd::OwnedFd;
+
+    use nix::sys::stat::{Mode, mkdirat};
+    use warren_tree::{Unmeasured, open_directory};
+
     use super::*;
+
+    /// A container may nest its directories as it likes. The thread is one as for blocking calls.
+    #[test]
+    fn deeply_nested_layer_is_measured_and_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = dir.path().to_owned();
+        let mut directory: OwnedFd = File::open(&layer).unwrap().into();
+        for _ in 0..50_000 {
+            mkdirat(&directory, "d", Mode::S_IRWXU).unwrap();
+            directory = open_directory(&directory, Path::new("d")).unwrap();
+        }
+        let ending = std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
+            let later = || Instant::now() + Duration::from_secs(600);
+            let usage = measure(&layer, later()).unwrap().unwrap();
+            assert_eq!(usage.unmeasured, Unmeasured::Depth);
+            for _twice in 0..2 {
+                empty(&layer).unwrap();
+            }
+            let usage = measure(&layer, later()).unwrap().unwrap();
+            assert_eq!((usage.inodes, usage.unmeasured), (1, Unmeasured::Nothing));
+            assert_eq!(measure(&layer.join("none"), later()), Ok(None));
+        });
+        ending.unwrap().join().unwrap();
+    }
 
     #[test]
     fn directory_is_emptied_without_following_links() {

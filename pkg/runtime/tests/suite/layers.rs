@@ -27,7 +27,7 @@ async fn layer_is_measured_and_emptied_before_its_process_is_deleted() {
     assert!(root.starts_with(world.containerd.dir()) && root.ends_with("snapshots"), "{root:?}");
     let idle = spec("idle", &["sleep", "100000"]);
     run(runtime, &idle).await;
-    let LayerUsage { bytes, inodes } = usage(&idle).await;
+    let LayerUsage { bytes, inodes, .. } = usage(&idle).await;
     assert!(bytes < Bytes(1 << 20) && inodes < 32, "{bytes} {inodes}");
 
     runtime.signal(&writer.id, Signal::KILL).await.unwrap();

@@ -18,19 +18,19 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, renameat2};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::syncfs;
+use warren_tree::{self as tree, DirEntries, IoFailure, Unmeasured};
 use warren_types::{Bytes, VolumeName};
 
 use super::locks::VolumeLockGuard;
 use crate::Result;
-use crate::error::{Error, IoFailure};
+use crate::error::Error;
 use crate::options::{DEFAULT_MODE, Ownership};
-use crate::tree::{self, DirEntries};
 
 const NEW_PREFIX: &str = ".new-";
 const COPY_PREFIX: &str = ".copy-";
@@ -138,10 +138,15 @@ impl VolumeRoot {
     pub fn usage(&self, volume: &VolumeName, stop: &AtomicBool) -> Result<Option<Bytes>> {
         let Some(root) = self.open_existing()? else { return Ok(None) };
         let measured = || match self.directory(&root, volume)? {
-            Some(directory) => tree::disk_usage(directory.as_fd(), stop),
+            Some(directory) => tree::measure(directory.as_fd(), || stop.load(Ordering::Relaxed)).map(Some),
             None => Ok(None),
         };
-        measured().map(|bytes| bytes.map(Bytes)).map_err(|failure| Error::from_failure(volume, failure))
+        let measured = measured().map_err(|failure| Error::from_failure(volume, failure))?;
+        if measured.is_some_and(|usage| usage.unmeasured == Unmeasured::Depth) {
+            tracing::debug!(%volume, "files in directories that are nested too deep are not measured");
+        }
+        let measured = measured.filter(|usage| usage.unmeasured != Unmeasured::Time);
+        Ok(measured.map(|usage| Bytes(usage.bytes)))
     }
 
     /// Handles leftovers of a crash of volumes that are not locked. Unknown names are ignored.
@@ -209,7 +214,7 @@ impl VolumeRoot {
             mkdirat(root, &*new, Mode::S_IRWXU)?;
             let directory = tree::open_directory(root, Path::new(&new))?;
             let mode = Some(owned.mode.unwrap_or(Mode::from_bits_truncate(DEFAULT_MODE)));
-            tree::set_ownership(&directory, &Ownership { mode, ..*owned })?;
+            Ownership { mode, ..*owned }.set_on(&directory)?;
             renameat2(root, &*new, root, volume.as_str(), RenameFlags::RENAME_NOREPLACE)?;
             Ok(directory)
         };
@@ -234,7 +239,7 @@ impl VolumeRoot {
             let devices = copied.skipped_devices;
             tracing::warn!(%volume, devices, "devices of the image were not copied to the volume");
         }
-        tree::set_ownership(&directory, filling.ownership).map_err(failed())?;
+        filling.ownership.set_on(&directory).map_err(failed())?;
         // The complete copy must be on disk before its rename says so.
         syncfs(&directory).map_err(failed())?;
         renameat2(root, &*copy, root, &*full, RenameFlags::RENAME_NOREPLACE).map_err(failed())?;
@@ -268,7 +273,7 @@ impl VolumeRoot {
         let take_after = || {
             let stat = fstat(&from)?;
             tree::copy_attributes(&from, &stat, directory)?;
-            tree::set_ownership(directory, owned)?;
+            owned.set_on(directory)?;
             nix::unistd::fsync(directory)
         };
         take_after().map_err(failed())?;

@@ -14,7 +14,8 @@ fn limited(number: u64) -> TaskAssignment {
 }
 
 fn fill(machine: &Machine, number: u64, bytes: u64) {
-    machine.runtime.set_layer_usage(&container(number), LayerUsage { bytes: Bytes(bytes), inodes: 9 });
+    let usage = LayerUsage { bytes: Bytes(bytes), inodes: 9, ..LayerUsage::default() };
+    machine.runtime.set_layer_usage(&container(number), usage);
 }
 
 /// What the layer of a task has; `None` without one.

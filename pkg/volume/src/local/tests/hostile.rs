@@ -90,7 +90,7 @@ fn nest(root: &Path, depth: u32) {
     for _ in 0..depth {
         nix::sys::stat::mkdirat(&directory, "a-directory", Mode::S_IRWXU).unwrap();
         nix::sys::stat::mknodat(&directory, "file", SFlag::S_IFREG, Mode::S_IRWXU, 0).unwrap();
-        directory = crate::tree::open_directory(&directory, Path::new("a-directory")).unwrap();
+        directory = warren_tree::open_directory(&directory, Path::new("a-directory")).unwrap();
     }
 }
 
@@ -127,7 +127,7 @@ async fn source_symlink_is_not_followed() {
     let opened = File::open(image.path()).unwrap();
     fs::create_dir(dir.path().join("to")).unwrap();
     let target = File::open(dir.path().join("to")).unwrap();
-    let failure = crate::tree::copy(opened.as_fd(), target.as_fd()).unwrap_err();
+    let failure = warren_tree::copy(opened.as_fd(), target.as_fd()).unwrap_err();
     umount2(&to, MntFlags::empty()).unwrap();
     assert_eq!((failure.errno, failure.path), (nix::errno::Errno::EXDEV, PathBuf::from("sub")));
 }

@@ -1,28 +1,40 @@
 //! Untrusted directories: an image or a container created them and may have put anything in them.
 //!
-//! Every file is reached from an open directory, and links are never followed. The depth of a tree costs
-//! neither stack nor open files.
+//! [`copy()`], [`measure()`] and [`remove()`] reach every file from an open directory. They must never follow a link,
+//! leave the directory that they were given, or spend stack, open files or memory without a limit because of how the
+//! directories are nested.
+//!
+//! Start reading at [`open_directory`].
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod attributes;
 mod copy;
+mod failure;
 mod measure;
+mod project;
 mod remove;
+#[cfg(test)]
+mod testing;
 mod xattr;
 
 use std::ffi::{CStr, OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use nix::dir::{Dir, OwningIter};
+use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
-pub(crate) use attributes::{copy_attributes, set_ownership};
-pub(crate) use copy::copy;
-pub(crate) use measure::disk_usage;
-pub(crate) use remove::remove;
+pub use attributes::copy_attributes;
+pub use copy::{CopyStats, copy};
+pub use failure::IoFailure;
+pub use measure::{TreeUsage, Unmeasured, measure};
+pub use project::{leave_project, project, set_project};
+pub use remove::remove;
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
@@ -30,7 +42,7 @@ const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::
 ///
 /// # Errors
 /// `ELOOP` for a link on the path, `EXDEV` for a mount point.
-pub(crate) fn open_directory(root: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
+pub fn open_directory(root: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let resolve = ResolveFlag::RESOLVE_BENEATH
         | ResolveFlag::RESOLVE_NO_SYMLINKS
@@ -39,19 +51,37 @@ pub(crate) fn open_directory(root: impl AsFd, path: &Path) -> nix::Result<OwnedF
     openat2(root, path, OpenHow::new().flags(DIRECTORY).resolve(resolve))
 }
 
-/// Entries of a directory without `.` and `..`.
-pub(crate) struct DirEntries(OwningIter);
+/// An open directory with its entries, without `.` and `..`.
+#[derive(Debug)]
+pub struct DirEntries(Dir);
 
 impl DirEntries {
+    /// The entries of an open directory.
+    ///
     /// # Errors
     /// The directory cannot be read.
     pub fn read(directory: impl AsFd) -> nix::Result<Self> {
         // Opened again, since duplicates of a descriptor share the read position.
-        Ok(Self(Dir::from_fd(open_directory(directory, Path::new(""))?)?.into_iter()))
+        Self::open(directory, Path::new(""))
     }
 
+    /// The entries of a directory below `root`; see [`open_directory`].
+    fn open(root: impl AsFd, path: &Path) -> nix::Result<Self> {
+        Ok(Self(Dir::from_fd(open_directory(root, path)?)?))
+    }
+
+    /// Whether there is none.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
     pub fn has_no_entries(mut self) -> nix::Result<bool> {
         Ok(self.next().transpose()?.is_none())
+    }
+}
+
+impl AsFd for DirEntries {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -61,7 +91,11 @@ impl Iterator for DirEntries {
     fn next(&mut self) -> Option<Self::Item> {
         let is_own = |name: &CStr| name == c"." || name == c"..";
         loop {
-            match self.0.next()? {
+            let mut entries = self.0.iter();
+            let next = entries.next();
+            // Dropping it would begin again with the first entry.
+            mem::forget(entries);
+            match next? {
                 Ok(entry) if is_own(entry.file_name()) => {}
                 Ok(entry) => return Some(Ok(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())),
                 Err(error) => return Some(Err(error)),
@@ -71,12 +105,12 @@ impl Iterator for DirEntries {
 }
 
 /// Metadata of an entry; links are not followed.
-pub(crate) fn stat_entry(directory: impl AsFd, name: &OsStr) -> nix::Result<FileStat> {
+fn stat_entry(directory: impl AsFd, name: &OsStr) -> nix::Result<FileStat> {
     fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
 }
 
 /// File type in a mode.
-pub(crate) fn file_type(stat: &FileStat) -> SFlag {
+fn file_type(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 

@@ -9,7 +9,6 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, fchown, fchownat};
 
 use super::xattr;
-use crate::options::Ownership;
 
 fn owner(stat: &FileStat) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
@@ -21,7 +20,10 @@ fn times(stat: &FileStat) -> (TimeSpec, TimeSpec) {
 
 /// Copies the metadata of one open file or directory to another. The order matters: a change of the owner
 /// clears mode bits and attributes, and every change alters the times.
-pub(crate) fn copy_attributes(from: impl AsFd, stat: &FileStat, to: impl AsFd) -> nix::Result<()> {
+///
+/// # Errors
+/// The first that the kernel refuses.
+pub fn copy_attributes(from: impl AsFd, stat: &FileStat, to: impl AsFd) -> nix::Result<()> {
     let ((uid, gid), (accessed, changed)) = (owner(stat), times(stat));
     fchown(&to, uid, gid)?;
     xattr::copy(from, &to)?;
@@ -38,10 +40,4 @@ pub(super) fn copy_attributes_at(stat: &FileStat, to: impl AsFd, name: &OsStr) -
         fchmodat(&to, name, Mode::from_bits_truncate(stat.st_mode), FchmodatFlags::FollowSymlink)?;
     }
     utimensat(&to, name, &accessed, &changed, UtimensatFlags::NoFollowSymlink)
-}
-
-/// Sets the configured owner and mode of an open directory.
-pub(crate) fn set_ownership(directory: impl AsFd, owned: &Ownership) -> nix::Result<()> {
-    fchown(&directory, owned.uid, owned.gid)?;
-    owned.mode.map_or(Ok(()), |mode| fchmod(&directory, mode))
 }

@@ -17,17 +17,21 @@ use nix::unistd::{Whence, linkat, lseek, symlinkat};
 
 use super::attributes::{copy_attributes, copy_attributes_at};
 use super::{DirEntries, file_type, open_directory, stat_entry};
-use crate::error::IoFailure;
+use crate::IoFailure;
 
+/// What [`copy()`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct CopyStats {
+pub struct CopyStats {
     /// Number of devices that were skipped.
     pub skipped_devices: u64,
 }
 
 /// Copies the content and metadata of `from` to the empty directory `to`. `to` must be private, and
 /// `from` must not change meanwhile. A failed copy leaves its partial result.
-pub(crate) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<CopyStats, IoFailure> {
+///
+/// # Errors
+/// The first that the kernel refuses.
+pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<CopyStats, IoFailure> {
     let mut copy = TreeCopy { from, to, links: HashMap::new(), copied: CopyStats::default() };
     // Deepest first: creating an entry changes the times of its directory.
     let mut steps = vec![CopyStep::Enter(PathBuf::new())];

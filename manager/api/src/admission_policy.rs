@@ -35,7 +35,8 @@ pub(super) fn check_admission(role: UserRole, state: &State, spec: &ServiceSpec)
     not_admitted(spec, refused, "run")
 }
 
-/// Refuses a service that gives power over nodes, as it is or in an earlier revision, unless this role may run it.
+/// Refuses a service that gives power over nodes, as it is or in an earlier revision, unless this role may run it. What
+/// has the users of the node by an earlier default is no such service: its next change takes the default of now.
 ///
 /// # Errors
 /// As [`check_admission`].
@@ -69,7 +70,7 @@ pub(super) fn check_rollback(
     revision: Option<u64>,
 ) -> Result<(), Problem> {
     let target = rollback_target(service, revision);
-    target.map_or(Ok(()), |target| check_admission(role, state, &spec_of_revision(service, target)))
+    target.map_or(Ok(()), |target| check_admission(role, state, &spec_of_rollback(service, target)))
 }
 
 /// The revision that a rollback makes the current one: of that number, or the previous one.
@@ -121,6 +122,14 @@ fn spec_of_revision(service: &Service, revision: &Revision) -> ServiceSpec {
     ServiceSpec { task: revision.task.clone(), ..(*service.spec).clone() }
 }
 
+/// As [`spec_of_revision`], with the users that the revision got when the default may have been another one: a rollback
+/// gives it the same again.
+fn spec_of_rollback(service: &Service, target: &Revision) -> ServiceSpec {
+    let mut spec = spec_of_revision(service, target);
+    spec.task.user_namespace = Some(target.user_namespace);
+    spec
+}
+
 fn not_admitted(spec: &ServiceSpec, refused: Violations, action: &str) -> Result<(), Problem> {
     if refused.0.is_empty() {
         return Ok(());
@@ -134,8 +143,10 @@ fn not_admitted(spec: &ServiceSpec, refused: Violations, action: &str) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use warren_types::TaskSpec;
+    use warren_types::{Id, Placement, RolloutRecord, TaskSpec, Timestamp};
 
     #[test]
     fn operators_may_not_leave_a_private_default() {
@@ -155,5 +166,50 @@ mod tests {
                 assert_eq!(refused.0.is_empty(), is_admitted, "{asked:?} {default:?}: {refused}");
             }
         }
+    }
+
+    #[test]
+    fn operators_do_not_leave_a_private_default_by_a_rollback() {
+        let spec = ServiceSpec::new("web".parse().unwrap(), TaskSpec::new("nginx:1.27".parse().unwrap()));
+        let revision = |number, user_namespace| Revision {
+            number,
+            created_at: Timestamp(0),
+            task: spec.task.clone(),
+            ports: Vec::new(),
+            placement: Placement::default(),
+            force_count: 0,
+            secret_objects: Vec::new(),
+            labels: BTreeMap::new(),
+            user_namespace,
+        };
+        // The default was another one at that time.
+        let service = Service {
+            id: ServiceId(Id(1)),
+            version: 1,
+            created_at: Timestamp(0),
+            updated_at: Timestamp(0),
+            spec: Arc::new(spec.clone()),
+            revision: Arc::new(revision(3, UserNamespace::Private)),
+            history: vec![
+                Arc::new(revision(1, UserNamespace::Host)),
+                Arc::new(revision(2, UserNamespace::Private)),
+            ],
+            pins: BTreeMap::new(),
+            removing: false,
+            next_task_number: 1,
+            rollout: RolloutRecord::default(),
+            virtual_addresses: BTreeMap::new(),
+        };
+        let violations = |role, default_user_namespace, target| {
+            let settings = ClusterSettings { default_user_namespace, ..ClusterSettings::default() };
+            let mut refused = Violations::default();
+            check_user_namespace(role, &settings, &spec_of_rollback(&service, target), &mut refused);
+            refused.0.len()
+        };
+        let (host, private) = (&*service.history[0], &*service.history[1]);
+        assert_eq!(violations(UserRole::Operator, UserNamespace::Private, host), 1);
+        assert_eq!(violations(UserRole::Operator, UserNamespace::Private, private), 0);
+        assert_eq!(violations(UserRole::Operator, UserNamespace::Host, host), 0);
+        assert_eq!(violations(UserRole::Admin, UserNamespace::Private, host), 0);
     }
 }

@@ -263,6 +263,7 @@ async fn operators_do_not_leave_a_private_default() {
         spec
     };
     operator.services().create(new_id(), &of_node("old")).await.unwrap();
+    operator.services().create(new_id(), &spec("kept", 0)).await.unwrap();
     let default_user_namespace = Some(UserNamespace::Private);
     let change = ClusterSettingsChange { default_user_namespace, ..Default::default() };
     admin.cluster().update(&change, None, None).await.unwrap();
@@ -278,6 +279,13 @@ async fn operators_do_not_leave_a_private_default() {
     }
     operator.services().create(new_id(), &spec("api", 0)).await.unwrap();
     admin.services().create(new_id(), &of_node("new")).await.unwrap();
+    // Its first revision has the users of the node, since that was the default then.
+    let mut changed = spec("kept", 0);
+    changed.task.limits.memory = Some(Bytes(1 << 29));
+    operator.services().update("kept", &changed, None, false).await.unwrap();
+    let why = reason(operator.services().rollback("kept", Some(1), None).await);
+    assert!(why.contains("task.userNamespace: is host"), "{why}");
+    admin.services().rollback("kept", Some(1), None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

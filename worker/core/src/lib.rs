@@ -37,4 +37,6 @@ pub use report::{build_report, should_report};
 pub use report_order::supersedes;
 pub use retention::{StoredLog, logs_to_remove};
 pub use step::{NextStep, resolved_digest, step};
-pub use writable_layer::{LayerDisk, MeasuredLayer, limit_excess, next_measurement, next_round};
+pub use writable_layer::{
+    LayerDisk, MeasuredLayer, awaits_removal, limit_excess, next_measurement, next_pass, next_round,
+};

@@ -46,9 +46,9 @@ pub fn step(desired: Option<&TaskAssignment>, found: &ObservedTask, now: Timesta
     let drain = desired.map_or(Duration::ZERO, |task| task.spec.drain_delay);
     let hooks = desired.is_some_and(|task| !task.spec.pre_stop.is_empty() && found.is_set_up(task));
     let stopping = StopPlan { drain, hooks, grace, extent: StopScope::KeepRecord, disconnected_for: None };
-    match desired {
+    let rest = match desired {
         Some(task) if task.desired <= DesiredTaskState::Running && !ended && found.eviction.is_some() => {
-            evict(task, found, now)
+            end_evicted(task, found, now)
         }
         Some(task) if task.desired <= DesiredTaskState::Running && !ended => {
             match DisconnectLimit::of(task, found) {
@@ -61,7 +61,8 @@ pub fn step(desired: Option<&TaskAssignment>, found: &ObservedTask, now: Timesta
         }
         Some(task) if task.desired <= DesiredTaskState::Shutdown => stop_task(found, stopping, now),
         _ => stop_task(found, StopPlan { extent: StopScope::Everything, ..stopping }, now),
-    }
+    };
+    if found.eviction.is_some() { evict(found, rest, now) } else { rest }
 }
 
 /// How long a task may still run while the node is disconnected.
@@ -107,27 +108,32 @@ fn stop_disconnected(
     }
 }
 
-/// Its node ends it because of its writable layer: by SIGKILL, since it may go on to write. The layer is removed before
-/// the end is recorded, which a full disk may prevent until then.
-fn evict(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> NextStep {
-    let (rest, may_have_layer) = match found.container {
+/// Its node ends it because of its writable layer: by SIGKILL, since it may go on to write, also if it is being stopped.
+/// The layer is removed before the end is recorded, which a full disk may prevent until then. `rest` is what follows.
+fn evict(found: &ObservedTask, rest: NextStep, now: Timestamp) -> NextStep {
+    let may_have_layer = match found.container {
         ContainerState::Running { .. } => {
             let killed_at = found.stop.and_then(|stop| stop.killed_at);
             let due =
                 killed_at.map_or(Due::Now, |at| check_due(at + KILL_RETRY_DELAY, now, KILL_RETRY_DELAY));
             return when_due(due, Action::Kill, found, now);
         }
-        ContainerState::Stopped { exit, at } => (after_exit(task, found, exit, at, now), true),
-        container => {
-            let history = history_after_exit(task, found, found.history.exit, now);
-            (record_history(history, found, now), container == ContainerState::Recorded)
-        }
+        ContainerState::Stopped { .. } | ContainerState::Recorded => true,
+        ContainerState::Created | ContainerState::Absent => false,
     };
     let layer = (may_have_layer && found.layer != ResourceState::Absent).then_some(Action::RemoveLayer);
     match first_without_backoff(layer, found, now) {
         NextStep::Do(action) => NextStep::Do(action),
         NextStep::WaitUntil(moment) => step_until(rest, moment),
         NextStep::Settled => rest,
+    }
+}
+
+/// Records the end of an evicted task that should run.
+fn end_evicted(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> NextStep {
+    match found.container {
+        ContainerState::Stopped { exit, at } => after_exit(task, found, exit, at, now),
+        _ => record_history(history_after_exit(task, found, found.history.exit, now), found, now),
     }
 }
 
@@ -456,11 +462,16 @@ fn stopped_history(found: &ObservedTask, stopping: StopPlan, now: Timestamp) -> 
             )
         }
     };
-    if found.stop.is_some_and(|stop| stop.killed_at.is_some()) {
-        reason += &format!(
-            "; killed because it still ran {} after the stop signal",
-            display::format_duration(grace)
-        );
+    let is_killed = found.stop.is_some_and(|stop| stop.killed_at.is_some());
+    match &found.eviction {
+        Some(eviction) if is_killed => reason += &format!("; killed: {eviction}"),
+        None if is_killed => {
+            reason += &format!(
+                "; killed because it still ran {} after the stop signal",
+                display::format_duration(grace)
+            );
+        }
+        _ => {}
     }
     if let HookProgress::Ended { failure: Some(failure), .. } = &found.pre_stop {
         reason += &format!("; {} {failure}", HookKind::PreStop);

@@ -14,7 +14,8 @@ use warren_control::Clock;
 use warren_health::ProbeTarget;
 use warren_runtime::NetworkMode;
 use warren_task::{
-    Action, ContainerState, HookKind, NextStep, ObservedTask, build_report, should_report, step,
+    Action, ContainerState, HookKind, NextStep, ObservedTask, ResourceState, build_report, should_report,
+    step,
 };
 use warren_types::{
     DesiredTaskState, ImageDigest, ServiceName, TaskAssignment, TaskId, TaskReport, Timestamp,
@@ -77,7 +78,22 @@ impl ActorInputs {
 #[derive(Debug)]
 pub(super) struct ActorHandle {
     inputs: watch::Sender<ActorInputs>,
-    phase: Arc<Mutex<ContainerPhase>>,
+    seen: Arc<Mutex<SeenContainer>>,
+}
+
+/// What an actor last saw of its container.
+#[derive(Clone, Copy, Debug)]
+struct SeenContainer {
+    phase: ContainerPhase,
+    /// Its files may exist.
+    has_layer: bool,
+}
+
+impl From<&ObservedTask> for SeenContainer {
+    fn from(found: &ObservedTask) -> Self {
+        let phase = ContainerPhase::from(&found.container);
+        Self { phase, has_layer: phase != ContainerPhase::Absent && found.layer != ResourceState::Absent }
+    }
 }
 
 /// The state of a container without its details, to compare what an actor saw with a listing.
@@ -110,7 +126,22 @@ impl ActorHandle {
 
     /// What the actor last saw.
     pub fn container_phase(&self) -> ContainerPhase {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen().phase
+    }
+
+    /// Whether the task was told to end because of its writable layer.
+    pub fn is_evicted(&self) -> bool {
+        self.inputs.borrow().eviction.is_some()
+    }
+
+    /// Whether the container still has a process or its layer.
+    pub fn has_process_or_layer(&self) -> bool {
+        let SeenContainer { phase, has_layer } = self.seen();
+        has_layer || matches!(phase, ContainerPhase::Created | ContainerPhase::Running)
+    }
+
+    fn seen(&self) -> SeenContainer {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +160,7 @@ pub(super) struct TaskActor {
     stop: CancellationToken,
     inputs: watch::Receiver<ActorInputs>,
     applied: ActorInputs,
-    phase: Arc<Mutex<ContainerPhase>>,
+    seen: Arc<Mutex<SeenContainer>>,
     observed: ObservedTask,
     prepared: PreparedResources,
     /// Held from the creation of a process to its start.
@@ -158,7 +189,7 @@ impl TaskActor {
         stop: CancellationToken,
     ) -> (Self, ActorHandle) {
         let found = ObservedTask::new(Timestamp(clock.unix_millis()));
-        let phase = Arc::new(Mutex::new(ContainerPhase::from(&found.container)));
+        let seen = Arc::new(Mutex::new(SeenContainer::from(&found)));
         let (sender, receiver) = watch::channel(orders.clone());
         let actor = Self {
             task,
@@ -168,7 +199,7 @@ impl TaskActor {
             stop,
             inputs: receiver,
             applied: orders,
-            phase: Arc::clone(&phase),
+            seen: Arc::clone(&seen),
             observed: found,
             prepared: PreparedResources::default(),
             start_permit: None,
@@ -179,7 +210,7 @@ impl TaskActor {
             needs_sweep: false,
             recorded_digest: None,
         };
-        (actor, ActorHandle { inputs: sender, phase })
+        (actor, ActorHandle { inputs: sender, seen })
     }
 
     /// Runs until the agent stops, or until nothing is left of an undesired task.
@@ -301,8 +332,7 @@ impl TaskActor {
     }
 
     fn send_report(&self) -> TaskReport {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) =
-            ContainerPhase::from(&self.observed.container);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = SeenContainer::from(&self.observed);
         let output = build_report(self.task, self.applied.desired.as_deref(), &self.observed);
         if should_report(self.applied.desired.as_deref(), &self.observed) {
             self.reporter.report(output.clone());

@@ -37,9 +37,61 @@ fn evicted_task_is_killed_and_loses_its_layer_before_its_end_is_recorded() {
     };
     let rest = [RemoveLayer, RecordHistory, ReleasePorts, RemoveSecretObjects, RemoveNetwork];
     assert_eq!(path(RUN, evicted(fresh(ContainerState::Recorded, waiting))), rest);
-    for desired in [STOP, REMOVE, None] {
-        assert_eq!(path(desired, evicted(running_task())), path(desired, running_task()));
+}
+
+#[test]
+fn evicted_task_that_is_being_stopped_is_killed_at_once() {
+    use ActionKind::*;
+    let signalled = ObservedTask {
+        stop: Some(SentStop { at: seconds_ago(1), killed_at: None }),
+        ports: PortState::Released,
+        ..running_task()
+    };
+    let mut slow = task(DesiredTaskState::Shutdown);
+    slow.spec.stop_grace = Duration::from_secs(3600);
+    let grace_end = NOW + Duration::from_secs(3599);
+    assert_eq!(step(Some(&slow), &signalled, NOW), NextStep::WaitUntil(grace_end));
+    assert_eq!(step(Some(&slow), &evicted(signalled.clone()), NOW), NextStep::Do(Action::Kill));
+    let killed = [
+        Kill,
+        Inspect,
+        RemoveLayer,
+        RecordHistory,
+        DeleteProcess,
+        ReleasePorts,
+        RemoveSecretObjects,
+        RemoveNetwork,
+    ];
+    assert_eq!(path(STOP, evicted(running_task())), killed);
+    let removed = [
+        Kill,
+        Inspect,
+        RemoveLayer,
+        RecordHistory,
+        DeleteProcess,
+        RemoveContainer,
+        ReleasePorts,
+        RemoveSecretObjects,
+        RemoveNetwork,
+        RemoveFiles,
+    ];
+    for desired in [REMOVE, None] {
+        assert_eq!(path(desired, evicted(running_task())), removed);
     }
+    let ended = ObservedTask {
+        container: exited(137),
+        stop: Some(SentStop { at: seconds_ago(1), killed_at: Some(NOW) }),
+        layer: ResourceState::Absent,
+        ..evicted(running_task())
+    };
+    let NextStep::Do(Action::RecordHistory(history)) = step(Some(&slow), &ended, NOW) else {
+        panic!("its end is not recorded");
+    };
+    let AttemptPhase::Ended { terminal_state, reason, .. } = history.phase else {
+        panic!("it goes on: {history:?}");
+    };
+    assert_eq!(terminal_state, TerminalState::Shutdown);
+    assert_eq!(reason, format!("stopped by the manager; killed: {REASON}"));
 }
 
 #[test]

@@ -14,7 +14,8 @@ mod mounts;
 
 pub(crate) use mounts::{MappedMounts, check_node, map};
 
-use std::io;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -28,5 +29,19 @@ fn unmount(path: &Path) -> io::Result<()> {
             Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         }
+    }
+}
+
+/// Removes a mount with its mount point, which must be empty. Idempotent.
+fn clear(path: &Path) -> io::Result<()> {
+    unmount(path)?;
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }

@@ -143,8 +143,8 @@ impl LayerDisk {
             false => format!("is the largest with {found}"),
         };
         let reason = format!(
-            "evicted: disk pressure: the disk of the containers has {free} free, and its writable layer {why}; limit it \
-             with --storage-limit"
+            "evicted: disk pressure: the disk of the containers has {free} free, and its writable layer {why}; limit \
+             it with --storage-limit"
         );
         Some((most.task, reason))
     }

@@ -1,7 +1,7 @@
 //! User namespaces of tasks: the ids of the node that each task has, and the namespaces themselves.
 //!
 //! The directory `<first id>.<task id>` is the record of a task's ids: it is created before they are used, holds the
-//! namespace, and is removed when nothing of the task has them any more. It does not survive a reboot, after which only
+//! namespace while the task has a network, and is removed when nothing of the task has them any more. It does not survive a reboot, after which only
 //! the writable layers of containers have ids: these are in the records of the containers, from which they are
 //! [adopted](UserNamespaces::adopt).
 
@@ -91,6 +91,8 @@ pub(crate) struct UserNamespaces {
     program: PathBuf,
     /// `None` before the directory was read.
     known: Mutex<Option<BTreeMap<TaskId, IdRange>>>,
+    /// Ids of containers that are not those of tasks.
+    foreign: Mutex<Vec<IdRange>>,
 }
 
 /// A user namespace was not made or not removed.
@@ -114,33 +116,44 @@ pub(crate) fn is_private(task: &TaskAssignment) -> bool {
 impl UserNamespaces {
     /// Below `root`, which only this agent uses and which does not survive a reboot. Nothing is read yet.
     pub fn new(root: PathBuf, ids: UserIds, program: PathBuf) -> Self {
-        Self { root, ids, program, known: Mutex::default() }
+        Self { root, ids, program, known: Mutex::default(), foreign: Mutex::default() }
     }
 
     /// The ids of a task, and the place of its namespace. Every call has the same result until they are released.
     pub fn claim(&self, task: TaskId) -> Result<PrivateUsers, UserNamespaceError> {
         let mut known = self.lock();
         let known = self.known(&mut known)?;
-        if let Some(ids) = known.get(&task) {
-            return Ok(self.users(task, *ids));
-        }
-        let taken: BTreeSet<u32> = known.values().map(|ids| ids.first).collect();
+        let ids = match known.get(&task) {
+            Some(ids) => *ids,
+            None => self.choose(known)?,
+        };
+        let users = self.record(task, ids)?;
+        known.insert(task, ids);
+        Ok(users)
+    }
+
+    /// The lowest range that nothing overlaps.
+    fn choose(&self, known: &BTreeMap<TaskId, IdRange>) -> Result<IdRange, UserNamespaceError> {
+        let foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken: BTreeSet<u32> = known.values().chain(foreign.iter()).map(|ids| ids.first).collect();
         // The node may have had other ids before.
         let overlaps =
             |first: u32| first.saturating_sub(ID_RANGE_SIZE - 1)..=first.saturating_add(ID_RANGE_SIZE - 1);
         let free = self.ids.ranges().find(|ids| taken.range(overlaps(ids.first)).next().is_none());
-        let ids = free.ok_or(UserNamespaceError::Exhausted(self.ids))?;
-        self.record(known, task, ids)
+        free.ok_or(UserNamespaceError::Exhausted(self.ids))
     }
 
-    /// Records the ids of a task that a container has.
+    /// Records the ids of a task that a container has. No other task gets them, also if they cannot be recorded.
     pub fn adopt(&self, task: TaskId, ids: IdRange) -> Result<(), UserNamespaceError> {
         let mut known = self.lock();
         let known = self.known(&mut known)?;
-        match known.contains_key(&task) {
-            true => Ok(()),
-            false => self.record(known, task, ids).map(drop),
-        }
+        let ids = *known.entry(task).or_insert(ids);
+        self.record(task, ids).map(drop)
+    }
+
+    /// Gives no task the ids of these containers, which are of no task of this cluster. Those of earlier calls are free.
+    pub fn set_foreign(&self, ids: Vec<IdRange>) {
+        *self.foreign.lock().unwrap_or_else(PoisonError::into_inner) = ids;
     }
 
     /// Makes the namespace of a task unless it exists, and with `network` a network namespace that belongs to it.
@@ -150,6 +163,14 @@ impl UserNamespaces {
         let network = network.then(|| users.directory.join("net"));
         users.ensure(network.as_deref(), &self.program).await?;
         Ok(network)
+    }
+
+    /// Removes the namespace of a task that has no process any more, and keeps its ids. Idempotent.
+    pub fn remove_namespace(&self, task: &TaskId) -> Result<(), UserNamespaceError> {
+        let mut known = self.lock();
+        let known = self.known(&mut known)?;
+        let Some(ids) = known.get(task) else { return Ok(()) };
+        Ok(self.users(*task, *ids).clear()?)
     }
 
     /// Frees the ids of a task that has neither container nor files any more, and removes its namespace. Idempotent.
@@ -196,16 +217,11 @@ impl UserNamespaces {
         PrivateUsers { ids, directory: self.root.join(format!("{}.{task}", ids.first)) }
     }
 
-    fn record(
-        &self,
-        known: &mut BTreeMap<TaskId, IdRange>,
-        task: TaskId,
-        ids: IdRange,
-    ) -> Result<PrivateUsers, UserNamespaceError> {
+    /// Creates the record unless it exists.
+    fn record(&self, task: TaskId, ids: IdRange) -> Result<PrivateUsers, UserNamespaceError> {
         let users = self.users(task, ids);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&users.directory);
         made.map_err(|source| failed("create", &users.directory, source))?;
-        known.insert(task, ids);
         Ok(users)
     }
 }
@@ -291,6 +307,52 @@ mod tests {
         // A task that has some keeps them.
         after_reboot.adopt(task_id(8), IdRange { first: 7_000_000 }).unwrap();
         assert_eq!(first(&namespaces(dir.path()), 8), FIRST + ID_RANGE_SIZE);
+    }
+
+    #[test]
+    fn ids_that_cannot_be_recorded_are_not_given_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("user-namespaces");
+        let after_reboot = namespaces(&root);
+        assert_eq!(first(&after_reboot, 9), FIRST);
+        after_reboot.release(&task_id(9)).unwrap();
+        fs::write(&root, "no directory can be created").unwrap();
+        let ids = IdRange { first: FIRST };
+        after_reboot.adopt(task_id(7), ids).unwrap_err();
+        fs::remove_file(&root).unwrap();
+        assert_eq!(first(&after_reboot, 8), FIRST + ID_RANGE_SIZE);
+        for _twice in 0..2 {
+            after_reboot.adopt(task_id(7), ids).unwrap();
+        }
+        assert_eq!(first(&namespaces(&root), 7), FIRST, "it is recorded now");
+    }
+
+    #[test]
+    fn ids_of_containers_of_others_are_not_given_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = namespaces(dir.path());
+        known.set_foreign(vec![IdRange { first: FIRST + 5 }]);
+        known.claim(task_id(1)).unwrap_err();
+        known.set_foreign(vec![IdRange { first: FIRST }]);
+        assert_eq!(first(&known, 1), FIRST + ID_RANGE_SIZE);
+        known.set_foreign(Vec::new());
+        assert_eq!(first(&known, 2), FIRST);
+    }
+
+    #[test]
+    fn namespace_is_removed_before_the_ids_are_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = namespaces(dir.path());
+        let directory = known.claim(task_id(1)).unwrap().directory;
+        for name in ["user", "net"] {
+            fs::write(directory.join(name), "").unwrap();
+        }
+        for _twice in 0..2 {
+            known.remove_namespace(&task_id(1)).unwrap();
+            assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+        }
+        assert_eq!([first(&known, 2), first(&known, 1)], [FIRST + ID_RANGE_SIZE, FIRST]);
+        known.remove_namespace(&task_id(3)).unwrap();
     }
 
     #[test]

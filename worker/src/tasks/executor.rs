@@ -176,6 +176,7 @@ impl ActionExecutor {
             Action::RemoveNetwork => {
                 let _setup = self.setup_lock.read().await;
                 self.task_networks.detach(job.task).await?;
+                self.user_namespaces.remove_namespace(&job.task)?;
             }
             Action::ReleasePorts => {
                 let _setup = self.setup_lock.read().await;

@@ -245,11 +245,16 @@ impl TaskSupervisor {
                 if self.conditions.set(NodeCondition::RuntimeUnavailable, None) {
                     self.retry_all();
                 }
-                let listed = found.iter();
-                let listed: Vec<ListedContainer> = listed
-                    .filter_map(|found| container::parse_listed(found, self.executor.cluster))
-                    .collect();
-                for (task, ids) in listed.iter().filter_map(|found| Some((found.task, found.ids?))) {
+                let (mut listed, mut foreign) = (Vec::new(), Vec::new());
+                for found in &found {
+                    match container::parse_listed(found, self.executor.cluster) {
+                        Some(own) => listed.push(own),
+                        None => foreign.extend(found.ids),
+                    }
+                }
+                self.executor.user_namespaces.set_foreign(foreign);
+                let with_ids = |own: &ListedContainer| Some((own.task, own.ids?));
+                for (task, ids) in listed.iter().filter_map(with_ids) {
                     if let Err(error) = self.executor.user_namespaces.adopt(task, ids) {
                         tracing::warn!(%task, %error, "cannot record the ids of its users");
                     }

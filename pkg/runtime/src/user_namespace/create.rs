@@ -15,17 +15,20 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 use warren_types::ID_RANGE_SIZE;
 
-use super::{kernel, unmount};
+use super::{clear, kernel, unmount};
 use crate::Result;
 use crate::container::PrivateUsers;
 use crate::error::Error;
 
 /// It takes some 2 ms.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What stays in the directory between creations of processes: the namespaces.
+const NAMESPACES: [&str; 2] = ["user", "net"];
 
 impl PrivateUsers {
     /// Makes the user namespace unless it exists, and with `network` a network namespace that belongs to it, bound to
-    /// that file. `program` is `warren-namespaces`.
+    /// that file, which may be `net` in the directory. `program` is `warren-namespaces`. Removes mounts that an agent left
+    /// there which was killed while it created a process.
     ///
     /// # Errors
     /// [`Error::Failed`] with what the kernel refused.
@@ -34,6 +37,7 @@ impl PrivateUsers {
             action: "make the user namespace of a container".to_owned(),
             reason: error.to_string(),
         };
+        clear_entries(&self.directory, &NAMESPACES).map_err(failed)?;
         let is_complete = is_bound(&self.namespace())
             && network.is_none_or(|network| belongs_to(network, &self.namespace()).unwrap_or(false));
         if is_complete {
@@ -44,16 +48,29 @@ impl PrivateUsers {
         made.unwrap_or_else(|_| Err(late())).map_err(failed)
     }
 
-    /// Removes the namespace, and what is mounted beside it. The kernel keeps the namespace until its last process has
-    /// ended.
+    /// Removes the namespace, and what is mounted beside it, but keeps the directory. The kernel keeps the namespace until
+    /// its last process has ended.
     ///
     /// # Errors
-    /// [`Error::Failed`] with the path that cannot be removed.
+    /// [`Error::Failed`] if something cannot be removed.
+    pub fn clear(&self) -> Result<()> {
+        clear_entries(&self.directory, &[]).map_err(|error| self.not_removed(&error))
+    }
+
+    /// As [`PrivateUsers::clear`], and removes the directory as well.
+    ///
+    /// # Errors
+    /// As [`PrivateUsers::clear`].
     pub fn remove(&self) -> Result<()> {
-        remove(&self.directory).map_err(|error| Error::Failed {
-            action: format!("remove {}", self.directory.display()),
-            reason: error.to_string(),
-        })
+        self.clear()?;
+        match fs::remove_dir(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.not_removed(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn not_removed(&self, error: &io::Error) -> Error {
+        Error::Failed { action: format!("remove {}", self.directory.display()), reason: error.to_string() }
     }
 
     async fn create(&self, network: Option<&Path>, program: &Path) -> io::Result<()> {
@@ -139,19 +156,59 @@ fn belongs_to(network: &Path, users: &Path) -> io::Result<bool> {
     Ok((owner.dev(), owner.ino()) == (users.dev(), users.ino()))
 }
 
-fn remove(directory: &Path) -> io::Result<()> {
+/// Removes the entries of a directory but those with these names. The kernel refuses for a directory that is not empty.
+fn clear_entries(directory: &Path, kept: &[&str]) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
-        let path = entry?.path();
-        unmount(&path)?;
-        // The kernel refuses if it is a mount point or not empty.
-        match fs::symlink_metadata(&path)?.is_dir() {
-            true => fs::remove_dir(&path)?,
-            false => fs::remove_file(&path)?,
+        let entry = entry?;
+        if !kept.iter().any(|kept| entry.file_name() == *kept) {
+            clear(&entry.path())?;
         }
     }
-    fs::remove_dir(directory)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_types::IdRange;
+
+    use super::*;
+
+    fn entries(directory: &Path) -> Vec<String> {
+        let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn mounts_of_a_killed_agent_are_removed_and_namespaces_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, directory) = (dir.path().join("source"), dir.path().join("users"));
+        fs::create_dir_all(source.join("below")).unwrap();
+        fs::create_dir_all(directory.join("layers")).unwrap();
+        for file in ["user", "net", "mount-3"] {
+            File::create(directory.join(file)).unwrap();
+        }
+        let layers = directory.join("layers");
+        mount(Some(&source), &layers, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        assert!(layers.join("below").exists());
+        let users = PrivateUsers { ids: IdRange { first: 2_000_000 }, directory };
+        for _twice in 0..2 {
+            clear_entries(&users.directory, &NAMESPACES).unwrap();
+            assert_eq!(entries(&users.directory), ["net", "user"]);
+        }
+        assert!(source.join("below").exists(), "what was mounted there stays");
+        for _twice in 0..2 {
+            users.clear().unwrap();
+            assert!(entries(&users.directory).is_empty());
+        }
+        for _twice in 0..2 {
+            users.remove().unwrap();
+            assert!(!users.directory.exists());
+        }
+    }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use containerd_client::types::Mount;
 use warren_types::{ID_RANGE_SIZE, IdRange};
 
+use super::clear;
 use super::kernel::{self, MapError, MountKind};
-use super::unmount;
 use crate::Result;
 use crate::container::{ContainerMountSource, ContainerSpec, PrivateUsers};
 use crate::error::Error;
@@ -130,20 +130,6 @@ fn prepare(target: &Path, is_directory: bool) -> io::Result<()> {
     match is_directory {
         true => fs::create_dir(target),
         false => File::create(target).map(drop),
-    }
-}
-
-/// Removes a mount with its mount point.
-fn clear(path: &Path) -> io::Result<()> {
-    unmount(path)?;
-    let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

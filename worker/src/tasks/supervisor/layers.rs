@@ -126,7 +126,7 @@ impl TaskSupervisor {
         }
         if let Some((task, reason)) = disk.select_eviction(&measured) {
             for kept in watch.ending.keys() {
-                tracing::warn!(task = %kept, "a task that was ended still has a process or its layer; ending another one");
+                tracing::warn!(task = %kept, "ending another task: this one still has a process or its layer");
             }
             self.evict(task, reason);
         }

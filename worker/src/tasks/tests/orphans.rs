@@ -123,7 +123,11 @@ async fn ids_of_users_are_recorded_from_containers_and_freed_with_their_task() {
     assert!(unknown.is_dir(), "managers may know its task");
     agent.assign(vec![task(1)]);
     eventually("swept", || async { !unknown.exists() }).await;
-    assert!(directory(1_000_000, 1).is_dir());
+    let namespace = directory(1_000_000, 1).join("net");
+    std::fs::write(&namespace, "").unwrap();
+    agent.assign(vec![TaskAssignment { desired: DesiredTaskState::Shutdown, ..task(1) }]);
+    eventually("its namespace is removed", || async { !namespace.exists() }).await;
+    assert!(directory(1_000_000, 1).is_dir(), "its ids are not free");
     agent.assign(vec![TaskAssignment { desired: DesiredTaskState::Remove, ..task(1) }]);
     agent.wait_removed(1).await;
     assert!(!directory(1_000_000, 1).exists());

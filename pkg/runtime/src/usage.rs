@@ -1,8 +1,8 @@
 //! Resource usage of a container: what its writable layer has, and what the kernel counts, by its cgroups, version 1
 //! and 2, and its network.
 //!
-//! For the latter this reads at most eight small files, which never block; the same query to containerd costs thirty times as
-//! much.
+//! Reading the counters reads at most eight small files, which never block; the same query to containerd costs thirty
+//! times as much.
 
 use std::fs;
 use std::io;

@@ -27,8 +27,8 @@ const NAMESPACES: [&str; 2] = ["user", "net"];
 
 impl PrivateUsers {
     /// Makes the user namespace unless it exists, and with `network` a network namespace that belongs to it, bound to
-    /// that file, which may be `net` in the directory. `program` is `warren-namespaces`. Removes mounts that an agent left
-    /// there which was killed while it created a process.
+    /// that file, which may be `net` in the directory. `program` is `warren-namespaces`. Removes the mounts of an agent
+    /// that was killed while it created a process.
     ///
     /// # Errors
     /// [`Error::Failed`] with what the kernel refused.
@@ -48,8 +48,8 @@ impl PrivateUsers {
         made.unwrap_or_else(|_| Err(late())).map_err(failed)
     }
 
-    /// Removes the namespace, and what is mounted beside it, but keeps the directory. The kernel keeps the namespace until
-    /// its last process has ended.
+    /// Removes the namespace, and what is mounted beside it, but keeps the directory. The kernel keeps the namespace
+    /// until its last process has ended.
     ///
     /// # Errors
     /// [`Error::Failed`] if something cannot be removed.

@@ -526,3 +526,40 @@ async fn hooks_end(hooks: &mut Option<HookRun>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use warren_types::TaskExit;
+
+    use super::*;
+
+    #[test]
+    fn process_and_layer_are_seen_until_both_are_gone() {
+        let now = Timestamp(1_000_000);
+        let exit = TaskExit { code: 137, out_of_memory: false };
+        let (running, stopped) =
+            (ContainerState::Running { since: now }, ContainerState::Stopped { exit, at: now });
+        for (container, layer, expected) in [
+            (running, ResourceState::Present, true),
+            (running, ResourceState::Absent, true),
+            (ContainerState::Created, ResourceState::Absent, true),
+            (stopped, ResourceState::Present, true),
+            (stopped, ResourceState::Unknown, true),
+            (stopped, ResourceState::Absent, false),
+            (ContainerState::Recorded, ResourceState::Unknown, true),
+            (ContainerState::Recorded, ResourceState::Absent, false),
+            (ContainerState::Absent, ResourceState::Unknown, false),
+        ] {
+            let found = ObservedTask { container, layer, ..ObservedTask::new(now) };
+            let (inputs, _actor) = watch::channel(ActorInputs::default());
+            let handle = ActorHandle { inputs, seen: Arc::new(Mutex::new(SeenContainer::from(&found))) };
+            assert_eq!(handle.has_process_or_layer(), expected, "{container:?} {layer:?}");
+            assert!(!handle.is_evicted());
+            handle.update(|inputs| {
+                inputs.eviction = Some("too large".to_owned());
+                true
+            });
+            assert!(handle.is_evicted());
+        }
+    }
+}

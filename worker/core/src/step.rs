@@ -108,8 +108,8 @@ fn stop_disconnected(
     }
 }
 
-/// Its node ends it because of its writable layer: by SIGKILL, since it may go on to write, and so if it is being stopped
-/// as well. The layer is removed before the end is recorded, which a full disk may prevent until then. `rest` is what
+/// Its node ends it because of its writable layer: by SIGKILL, since it may go on to write, also if it is being
+/// stopped. The layer is removed before the end is recorded, which a full disk may prevent until then. `rest` is what
 /// follows.
 fn evict(found: &ObservedTask, rest: NextStep, now: Timestamp) -> NextStep {
     let may_have_layer = match found.container {

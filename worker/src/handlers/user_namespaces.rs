@@ -1,9 +1,9 @@
 //! User namespaces of tasks: the ids of the node that each task has, and the namespaces themselves.
 //!
 //! The directory `<first id>.<task id>` is the record of a task's ids: it is created before they are used, holds the
-//! namespace while the task has a network, and is removed when nothing of the task has them any more. It does not survive
-//! a reboot, after which only the writable layers of containers have ids: these are in the records of the containers, from
-//! which they are [adopted](UserNamespaces::adopt).
+//! namespace while the task has a network, and is removed when nothing of the task has them any more. It does not
+//! survive a reboot, after which only the writable layers of containers have ids: these are in the records of the
+//! containers, from which they are [adopted](UserNamespaces::adopt).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -151,7 +151,8 @@ impl UserNamespaces {
         self.record(task, ids).map(drop)
     }
 
-    /// Gives no task the ids of these containers, which are of no task of this cluster. Replaces those of earlier calls.
+    /// Gives no task the ids of these containers, which are of no task of this cluster. Replaces those of earlier
+    /// calls.
     pub fn set_foreign(&self, ids: Vec<IdRange>) {
         *self.foreign.lock().unwrap_or_else(PoisonError::into_inner) = ids;
     }

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::testing::nest;
 
-    /// On a thread with a stack as small as that of the runtime for blocking calls.
+    /// With a stack that a call for each level would exceed.
     #[test]
     fn deep_tree_is_removed_with_a_small_stack() {
         let dir = tempfile::tempdir().unwrap();

@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// A container may nest its directories as it likes. The thread is one as for blocking calls.
+    /// With a stack that a call for each level would exceed.
     #[test]
     fn deeply_nested_layer_is_measured_and_emptied() {
         let dir = tempfile::tempdir().unwrap();

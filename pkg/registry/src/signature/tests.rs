@@ -154,7 +154,7 @@ async fn signatures_are_fetched_from_their_tag() {
     let layers = [
         layer(SIMPLE_SIGNING, b"one", &encode_base64(b"first")),
         layer("application/octet-stream", b"other", &encode_base64(b"other")),
-        layer(SIMPLE_SIGNING, b"two", "no base64"),
+        layer(SIMPLE_SIGNING, b"two", "no*base64"),
         json!({"mediaType": SIMPLE_SIGNING, "digest": Digest::of(b"two").to_string(), "size": 3}),
         layer(SIMPLE_SIGNING, &[b'l'; MAX_PAYLOAD as usize + 1], &encode_base64(b"large")),
         layer(SIMPLE_SIGNING, b"two", &encode_base64(b"second")),

@@ -23,6 +23,8 @@ use answer::Answerer;
 const RECEIVE_BUFFER: usize = 1 << 20;
 /// How long a stop waits for queries that are being answered.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many ports more are tried for a free one.
+const FREE_PORT_RETRIES: usize = 16;
 
 /// The sockets of one address.
 #[derive(Debug)]
@@ -62,11 +64,19 @@ impl DnsSockets {
     /// # Errors
     /// An address is in use, or not one of this namespace.
     pub fn bind(address: SocketAddr) -> Result<Self, DnsError> {
+        // A port that is free for UDP may be in use for TCP.
+        let others = if address.port() == 0 { FREE_PORT_RETRIES } else { 0 };
         let failed = |address, transport| move |source| DnsError::Bind { address, transport, source };
-        let udp = UdpSocket::bind(address).map_err(failed(address, "udp"))?;
-        let bound = udp.local_addr().map_err(failed(address, "udp"))?;
-        let tcp = TcpListener::bind(bound).map_err(failed(bound, "tcp"))?;
-        Ok(Self { udp, tcp })
+        let mut tries = 0;
+        loop {
+            let udp = UdpSocket::bind(address).map_err(failed(address, "udp"))?;
+            let bound = udp.local_addr().map_err(failed(address, "udp"))?;
+            match TcpListener::bind(bound) {
+                Ok(tcp) => return Ok(Self { udp, tcp }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < others => tries += 1,
+                Err(error) => return Err(failed(bound, "tcp")(error)),
+            }
+        }
     }
 }
 

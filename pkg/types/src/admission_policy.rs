@@ -21,7 +21,8 @@ const MAX_SIGNATURE_RULES: usize = 16;
 /// The most keys of one of them.
 const MAX_SIGNATURE_KEYS: usize = 8;
 
-/// Which services users may run, change and enter. Viewers run nothing, and administrators are restricted only in images.
+/// Which services users may run, change and enter. Viewers run nothing, and administrators are restricted only in
+/// images.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdmissionPolicy {

@@ -80,8 +80,8 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
     }
 }
 
-/// Adds the rules that differ, as `admissionPolicy.operator.RULE` and `admissionPolicy.signatures`, with their values as
-/// JSON.
+/// Adds the rules that differ, as `admissionPolicy.operator.RULE` and `admissionPolicy.signatures`, with their values
+/// as JSON.
 fn compare_policies(changes: &mut FieldChanges, from: &AdmissionPolicy, to: &AdmissionPolicy) {
     let json = |policy: &AdmissionPolicy| serde_json::to_string(&policy.signatures).unwrap_or_default();
     if from.signatures != to.signatures {

@@ -294,8 +294,8 @@ fn wrong_admission_policy_is_refused_with_its_position() {
     for (rule, expected) in [
         (
             "{registry: ghcr.io, keys: [MFkw]}",
-            "a.yaml:5:34: spec.signatures[0].keys[0]: is not a public key in PEM; give the text of cosign.pub, from its \
-             first line on",
+            "a.yaml:5:34: spec.signatures[0].keys[0]: is not a public key in PEM; give the text of cosign.pub, from \
+             its first line on",
         ),
         ("{registry: ghcr.io}", "a.yaml:5:7: spec.signatures[0].keys: is empty; give a public key"),
         (

@@ -16,8 +16,8 @@ const ECDSA_KEY: &str = "-----BEGIN PUBLIC KEY-----
 MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEUmpPtawuMTsEdQHNBOsjtJbyKgo2
 rP9CwtglVkTcWulzr+jfGmls+wAZ3gOLLUFbgszImWvo9q2fRlyeyw9ifQ==
 -----END PUBLIC KEY-----";
-const ECDSA_SIGNATURE: &str = "MEUCICHc4YUQDmgVEb12jtvxrs8rlYr23gOslSYoy9SD5x77AiEA7Rw5VFi4RwPCAIkFZoTkgzpJ2Hak05xCN6i7aN\
-                               FsACc=";
+const ECDSA_SIGNATURE: &str = "MEUCICHc4YUQDmgVEb12jtvxrs8rlYr23gOslSYoy9SD5x77AiEA7Rw5VFi4RwPCAIkFZoTkgzpJ2Hak\
+                               05xCN6i7aNFsACc=";
 const ED25519_KEY: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAxZQ5hvQiQ/r0vSvY1tEV0N74+buz6ETKB5WCoj0zcRc=
 -----END PUBLIC KEY-----";

@@ -24,6 +24,7 @@ pub mod token;
 pub mod top;
 mod usage;
 pub mod user;
+pub mod user_key;
 pub mod verification;
 pub mod volume;
 pub mod why;

@@ -47,8 +47,8 @@ pub use self::error::{ManagerFailure, ManagerStartError};
 use self::identity::load_identity;
 use self::key_rotation::follow_key_rotation;
 use self::maintenance::{
-    await_at_peers, fetch_from_peers, follow_autolock, follow_ca_rotation, renew_certificates,
-    start_controllers,
+    await_at_peers, fetch_from_peers, follow_autolock, follow_ca_rotation, follow_revocations,
+    renew_certificates, start_controllers,
 };
 use self::registration::{Registration, effective_address};
 use self::startup_checks::{check_cluster, lead_if_sole_voter, record_removal, supervise_driver};
@@ -243,6 +243,7 @@ async fn start(
     }
     renew_certificates(keys, &clock, &background_tasks, tuning.certificate_check_interval);
     follow_ca_rotation(keys, &stamp, store, &background_tasks)?;
+    follow_revocations(keys, &stamp, store, &shutdown);
     follow_autolock(keys, store, &background_tasks);
     follow_key_rotation(keys, keyring, &stamp, store, &background_tasks);
     serve(opening, (clock, stamp, background_tasks), shutdown)

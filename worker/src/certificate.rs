@@ -12,7 +12,7 @@ use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_security::{
     AuthorityError, CertificateRequest, Credentials, MaterialError, MembershipStore, NodeMembership,
-    NodeMembershipError, ReloadableCertificate, Roots, TlsError, Trust,
+    NodeMembershipError, ReloadableCertificate, Revocations, Roots, TlsError, Trust,
 };
 use warren_task::DesiredState;
 use warren_types::CaDigest;
@@ -57,6 +57,12 @@ enum RenewalError {
     Trust(#[from] TlsError),
 }
 
+/// Refuses the managers that have left the cluster.
+pub(crate) fn refuse_departed(trust: &Trust, desired: &DesiredState) {
+    let left = desired.settings.iter().flat_map(|settings| settings.revoked_managers.iter().copied());
+    trust.revoke(Revocations { managers: left.collect(), ..Revocations::default() });
+}
+
 /// Renews the certificate of this node.
 pub(crate) struct CertificateRenewal {
     /// Store of the certificate.
@@ -80,10 +86,17 @@ impl CertificateRenewal {
         let (queue, renewal) = (WorkQueue::new(1), Arc::new(self));
         let (wake, mut desired_state) = (queue.handle(), renewal.desired_state.clone());
         wake.wake(()).expect("an empty queue has room for one key");
+        let trust = Arc::clone(&renewal.trust);
+        // Before the first connection.
+        refuse_departed(&trust, &desired_state.borrow());
         shutdown.spawn_cancellable("worker.authority", async move {
             let mut known = None;
             while desired_state.changed().await.is_ok() {
-                let wanted = desired_state.borrow_and_update().settings.as_ref().and_then(|it| it.authority);
+                let wanted = {
+                    let desired = desired_state.borrow_and_update();
+                    refuse_departed(&trust, &desired);
+                    desired.settings.as_ref().and_then(|it| it.authority)
+                };
                 if wanted != known {
                     known = wanted;
                     // The queue has room for its only key.

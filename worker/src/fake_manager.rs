@@ -11,6 +11,7 @@ use tokio::time::{Duration, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_daemon::join::channel_over;
+use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::sessions_server::{Sessions, SessionsServer};
@@ -128,6 +129,14 @@ impl Sessions for FakeSessionsService {
             FetchReply::Refusal(status) => Err(status),
             FetchReply::NoReply => std::future::pending().await,
         }
+    }
+
+    async fn check_node(
+        &self,
+        request: Request<v1::CheckNodeRequest>,
+    ) -> Result<Response<v1::CheckNodeResponse>, Status> {
+        let message = format!("node {} was removed", request.into_inner().node_id);
+        Err(Problem::new(tonic::Code::FailedPrecondition, NODE_REMOVED, message).into())
     }
 }
 

@@ -146,6 +146,7 @@ pub fn settings() -> NodeSettings {
         sync: Duration::from_secs(3),
         managers: Vec::new(),
         authority: None,
+        revoked_managers: Vec::new(),
     }
 }
 

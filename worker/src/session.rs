@@ -26,10 +26,12 @@ use tokio::io::AsyncRead;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::transport::Channel;
 use warren_control::{BackgroundTasks, Backoff, RandomSource};
 use warren_daemon::error_chain;
 use warren_image::ImportedName;
+use warren_proto::v1;
 use warren_runtime::Runtime;
 use warren_security::Trust;
 use warren_task::DesiredState;
@@ -144,15 +146,18 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
                 } else {
                     tries.record_failure();
                 }
-                let refusal = ended.refusal();
-                let read = |status| {
-                    SessionRejection::from_status(status, !was_ever_welcome, context.can_be_removed())
-                };
-                if let Some(rejection) = refusal.and_then(read) {
-                    context.handle_rejection(rejection).await;
+                if let Some(status) = ended.refusal() {
+                    context.handle_refusal(status, !was_ever_welcome).await;
                 }
             }
             Err(error) => {
+                if let Some(manager) = error.refused_by() {
+                    let version = Some(context.desired_state.borrow().version.into());
+                    let request = v1::CheckNodeRequest { node_id: context.node.to_string(), version };
+                    if let Some(status) = dial.check_node(manager.to_owned(), request).await {
+                        context.handle_refusal(&status, !was_ever_welcome).await;
+                    }
+                }
                 tries.record_failure();
                 if tries.is_worth_logging() {
                     tracing::info!(%error, failures = tries.failures, "no session");
@@ -212,6 +217,13 @@ impl SessionContext {
     /// has accepted it: they may have lost their own record and written more since.
     fn can_be_removed(&self) -> bool {
         self.removal_record.is_some() && self.rejection.borrow().is_none()
+    }
+
+    /// Applies what a manager answered, if that is a rejection. `before`: no manager ever accepted this agent.
+    async fn handle_refusal(&self, status: &Status, before: bool) {
+        if let Some(rejection) = SessionRejection::from_status(status, before, self.can_be_removed()) {
+            self.handle_rejection(rejection).await;
+        }
     }
 
     /// Applies a rejection. A removal is recorded before anything is done, so that it is completed even if

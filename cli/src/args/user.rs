@@ -45,6 +45,14 @@ pub enum UserCommand {
         #[arg(required = true, value_name = "USER")]
         names: Vec<String>,
     },
+    /// List the keys of users and of administrators of managers, with those that are revoked
+    Keys(ListingArgs),
+    /// Revoke single keys: their certificates are refused from then on, other logins of the user stay
+    Revoke {
+        /// First 8 digits or more of keys
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+    },
     /// Remove users; their keys are refused at once
     #[command(alias = "remove")]
     Rm {

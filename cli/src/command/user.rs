@@ -10,6 +10,7 @@ use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
 use crate::output::{self, Listing};
 use crate::view::user::UserView;
+use crate::view::user_key::UserKeyView;
 use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: UserCommand) -> Result<(), CommandError> {
@@ -49,6 +50,17 @@ pub async fn run(global: &GlobalArgs, command: UserCommand) -> Result<(), Comman
                 let (user, _) =
                     updated.map_err(|error| from_client(format!("user {name} was not logged out"), error))?;
                 output::print(&format!("{}\n", user.name))?;
+            }
+            Ok(())
+        }
+        UserCommand::Keys(listing) => keys(global, &listing).await,
+        UserCommand::Revoke { keys } => {
+            let client = connect(global, "no key was revoked").await?;
+            for key in keys {
+                let revoked = client.users().revoke_key(&key).await;
+                let revoked =
+                    revoked.map_err(|error| from_client(format!("key {key} was not revoked"), error))?;
+                output::print(&format!("{}\n", revoked.key))?;
             }
             Ok(())
         }
@@ -119,6 +131,17 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let fetch = async || {
         let users = client.users().list().await.map_err(|error| from_client(what, error))?;
         users.into_iter().map(UserView::try_from).collect::<Result<Vec<_>, _>>()
+    };
+    watch::show(&list, &client, fetch).await
+}
+
+async fn keys(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandError> {
+    let what = "keys were not listed";
+    let list = Listing::new(global.output, listing, what)?;
+    let client = connect(global, what).await?;
+    let fetch = async || {
+        let keys = client.users().keys().await.map_err(|error| from_client(what, error))?;
+        Ok::<_, CommandError>(keys.into_iter().map(UserKeyView::from).collect::<Vec<_>>())
     };
     watch::show(&list, &client, fetch).await
 }

@@ -31,8 +31,16 @@ use super::request_metrics::{code_name, method_name};
 
 /// Reads that are recorded, and what workers request of the cluster.
 const RECORDED_READS: [&str; 4] = ["Logs/Read", "SecretObjects/Read", "Membership/Renew", "Membership/Leave"];
-/// Methods for operators and administrators that only read.
-const UNRECORDED: [&str; 4] = ["Services/Forecast", "Tokens/List", "Users/Get", "Users/List"];
+/// Methods for operators, administrators and callers without a certificate that only read.
+const UNRECORDED: [&str; 7] = [
+    "Services/Forecast",
+    "Tokens/List",
+    "Users/Get",
+    "Users/List",
+    "Users/ListKeys",
+    "Sessions/CheckNode",
+    "Peers/CheckManager",
+];
 /// The object of a relayed call, in its answer to the manager that received the call.
 const OBJECT_METADATA: &str = "warren-audited-object";
 /// Interval of looking for denied calls that have no line.

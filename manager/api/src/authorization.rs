@@ -79,8 +79,8 @@ fn foreign_key(identity: &Identity) -> Status {
 
 fn not_listed(name: &str) -> Status {
     let message = format!(
-        "the cluster does not list this key for user {name}: the user was removed or logged out, or has expired; an \
-         administrator makes a new login token with `warren user token {name}`"
+        "the cluster does not list this key for user {name}: the user was removed or logged out, or has expired, or \
+         the key was revoked; an administrator makes a new login token with `warren user token {name}`"
     );
     Problem::new(Code::Unauthenticated, KEY_NOT_LISTED, message).into()
 }

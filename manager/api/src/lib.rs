@@ -43,6 +43,7 @@ pub mod secret_objects;
 pub mod services;
 pub mod tasks;
 pub mod tokens;
+mod user_keys;
 pub mod users;
 pub mod verification;
 pub mod view;

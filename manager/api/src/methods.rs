@@ -36,7 +36,7 @@ impl fmt::Display for RequiredRole {
 }
 
 /// All methods. A method that is not listed is rejected.
-pub const METHODS: [(&str, RequiredRole); 88] = [
+pub const METHODS: [(&str, RequiredRole); 92] = [
     ("/warren.v1.Services/Create", RequiredRole::Operator),
     ("/warren.v1.Services/Get", RequiredRole::Viewer),
     ("/warren.v1.Services/List", RequiredRole::Viewer),
@@ -66,6 +66,8 @@ pub const METHODS: [(&str, RequiredRole); 88] = [
     ("/warren.v1.Users/List", RequiredRole::Admin),
     ("/warren.v1.Users/Update", RequiredRole::Admin),
     ("/warren.v1.Users/Remove", RequiredRole::Admin),
+    ("/warren.v1.Users/ListKeys", RequiredRole::Admin),
+    ("/warren.v1.Users/RevokeKey", RequiredRole::Admin),
     ("/warren.v1.Users/Login", RequiredRole::Anonymous),
     ("/warren.v1.Users/Renew", RequiredRole::Anonymous),
     ("/warren.v1.SecretObjects/Create", RequiredRole::Operator),
@@ -115,6 +117,7 @@ pub const METHODS: [(&str, RequiredRole); 88] = [
     ("/warren.v1.Sessions/Establish", RequiredRole::Worker),
     ("/warren.v1.Sessions/Attach", RequiredRole::Worker),
     ("/warren.v1.Sessions/FetchSecretObjects", RequiredRole::Worker),
+    ("/warren.v1.Sessions/CheckNode", RequiredRole::Anonymous),
     ("/warren.v1.Peers/StreamRaft", RequiredRole::Manager),
     ("/warren.v1.Peers/InstallSnapshot", RequiredRole::Manager),
     ("/warren.v1.Peers/ForwardProposals", RequiredRole::Manager),
@@ -125,6 +128,7 @@ pub const METHODS: [(&str, RequiredRole); 88] = [
     ("/warren.v1.Peers/WatchProgress", RequiredRole::Manager),
     ("/warren.v1.Peers/AwaitNetwork", RequiredRole::Manager),
     ("/warren.v1.Peers/Relay", RequiredRole::Manager),
+    ("/warren.v1.Peers/CheckManager", RequiredRole::Anonymous),
     ("/warren.v1.Peers/ReadAudit", RequiredRole::Manager),
     ("/warren.v1.Cluster/Audit", RequiredRole::Admin),
 ];

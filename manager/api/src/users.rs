@@ -12,7 +12,8 @@ use warren_proto::v1::{self, users_server};
 use warren_security::{CaDigest, CertificateRequest, JoinToken, Role};
 use warren_store::problem::status_of;
 use warren_types::{
-    CaHolder, PublicKeyHash, Timestamp, TokenHash, User, UserId, UserName, UserRole, Violations,
+    CaHolder, MAX_USER_CERTIFICATE_LIFETIME, PublicKeyHash, Timestamp, TokenHash, User, UserId, UserName,
+    UserRole, Violations,
 };
 
 use super::Api;
@@ -25,8 +26,6 @@ use super::paging::Page;
 const MAX_TTL_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 /// The longest lifetime of a login token: whoever finds it is the user.
 const MAX_LOGIN_TTL_MS: u64 = 7 * 24 * 60 * 60 * 1000;
-/// The longest lifetime of a certificate, for clients that do not renew theirs.
-const MAX_CERTIFICATE_TTL_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 
 fn read_hash(hash: &[u8], wrong: &mut Violations) -> Option<TokenHash> {
     let parsed = <[u8; 32]>::try_from(hash).map(TokenHash).ok();
@@ -89,7 +88,8 @@ impl CertificateRenewal {
         let mut wrong = Violations::default();
         let request = CertificateRequest::parse(certificate_request);
         let request = request.map_err(|why| wrong.add("certificateRequest", why)).ok();
-        if *ttl_ms > MAX_CERTIFICATE_TTL_MS {
+        let ttl = (*ttl_ms > 0).then(|| Duration::from_millis(*ttl_ms));
+        if ttl > Some(MAX_USER_CERTIFICATE_LIFETIME) {
             wrong.add("ttlMs", "a certificate is valid for at most 365 days");
         }
         let authority = match ca_digest.as_str() {
@@ -97,7 +97,6 @@ impl CertificateRenewal {
             digest => digest.parse::<CaDigest>().map_err(|why| wrong.add("caDigest", why)).ok(),
         };
         let request = wrong.into_result(request)?.expect("missing fields are violations");
-        let ttl = (*ttl_ms > 0).then(|| Duration::from_millis(*ttl_ms));
         Ok(Self { request, ttl, authority })
     }
 }
@@ -264,6 +263,20 @@ impl users_server::Users for Api {
         tracing::info!(%caller, user = %holder.name, "certificate renewed");
         Ok(Response::new(v1::RenewUserResponse { certificate: signed, authorities }))
     }
+
+    async fn list_keys(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListUserKeysResponse>, Status> {
+        self.list_user_keys(request).await
+    }
+
+    async fn revoke_key(
+        &self,
+        request: Request<v1::RevokeKeyRequest>,
+    ) -> Result<Response<v1::UserKey>, Status> {
+        self.revoke_user_key(request).await
+    }
 }
 
 impl Api {
@@ -274,7 +287,7 @@ impl Api {
 }
 
 fn key_not_listed() -> Status {
-    let message = "the cluster does not list this key: its user was removed or logged out, or has expired; an \
-                   administrator makes a new login token with `warren user token NAME`";
+    let message = "the cluster does not list this key: its user was removed or logged out, or has expired, or the key \
+                   was revoked; an administrator makes a new login token with `warren user token NAME`";
     Problem::new(Code::Unauthenticated, KEY_NOT_LISTED, message).into()
 }

@@ -240,6 +240,21 @@ impl ManagerKeys {
         self.reissue(&self.authority.load(), now, |found| found.is_renewal_due(now, chance))
     }
 
+    /// Replaces the key of this machine's administrator, which was revoked.
+    ///
+    /// # Errors
+    /// [`CaError`]; nothing was changed.
+    pub fn replace_admin(&self, now: SystemTime) -> Result<(), CaError> {
+        let _alone = self.changing();
+        let (key, identity) =
+            (PrivateKey::generate().map_err(AuthorityError::from)?, self.admin.borrow().identity().clone());
+        let issued = self.authority.load().issue_for(&identity, key, now)?;
+        self.files.save_credentials(ADMIN_FILE, &issued)?;
+        tracing::info!("the administrator of this machine has another key: the earlier one is revoked");
+        self.admin.send_replace(issued);
+        Ok(())
+    }
+
     /// Follows the replacement of the authority: takes this step of the manager, which may have been taken before.
     ///
     /// # Errors

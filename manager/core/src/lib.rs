@@ -40,6 +40,6 @@ pub use settling::settling_time;
 pub use state::{
     AppliedIndex, ApplyOutcome, CaCommand, Cluster, Command, CommandResponse, DepartedManager, FEATURE_LEVEL,
     KeyCommand, KeyHolder, KeyRotationStep, KeyStep, ManagerAuthority, ManagerCaStep, ManagerKeyState,
-    ManagerKeyStep, NewTask, Refusal, RolloutStep, RotationProgress, State, StateChange, StateDigest,
-    awaits_managers,
+    ManagerKeyStep, NewTask, Refusal, RevokedObjects, RolloutStep, RotationProgress, State, StateChange,
+    StateDigest, awaits_managers,
 };

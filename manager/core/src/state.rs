@@ -30,6 +30,7 @@ mod objects;
 mod outcome;
 mod query;
 mod refusal;
+mod revocation;
 mod secret_object;
 mod state_parts;
 mod volume;
@@ -38,9 +39,9 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use warren_types::{
-    CanonicalImage, ManagerId, Member, MemberId, Network, NetworkId, Node, NodeId, SecretObject,
-    SecretObjectId, Service, ServiceId, Task, TaskId, Timestamp, Token, TokenId, User, UserId, Volume,
-    VolumeId,
+    CanonicalImage, ManagerId, Member, MemberId, Network, NetworkId, Node, NodeId, PublicKeyHash, RevokedKey,
+    SecretObject, SecretObjectId, Service, ServiceId, Task, TaskId, Timestamp, Token, TokenId, User, UserId,
+    Volume, VolumeId,
 };
 
 pub use address::{Withdrawal, WithdrawnAddress, address_capacity};
@@ -69,7 +70,8 @@ pub(crate) use label_values::ValueSlot;
 pub(crate) use limits::delete_at;
 pub use limits::{
     EXPIRED_TOKEN_RETENTION, MAX_IMPORTED_IMAGES, MAX_MEMBERS, MAX_NETWORKS, MAX_NODE_SUBNETS,
-    MAX_REMOVED_NODES, MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_USERS, MAX_VOLUMES,
+    MAX_REMOVED_NODES, MAX_REVOKED_KEYS, MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, MAX_TOKENS, MAX_USERS,
+    MAX_VOLUMES,
 };
 pub use new_task_revision::awaits_managers;
 pub use objects::StateObjects;
@@ -77,6 +79,7 @@ pub use outcome::{ApplyOutcome, CommandResponse, StateChange};
 pub use query::{HEARTBEAT_PERIOD, KeyHolder, SYNC_PERIOD};
 pub(crate) use query::{retained_log, task_id_range};
 pub use refusal::{ObjectKind, Refusal};
+pub use revocation::RevokedObjects;
 pub use state_parts::StateParts;
 pub use volume::{HeldVolumes, VolumeData, VolumeFault, VolumeReportChanges};
 
@@ -114,6 +117,8 @@ pub struct State {
     removed_nodes: OrdMap<NodeId, u64>,
     /// The most recently departed managers. None of them is in `members`.
     departed_managers: OrdMap<ManagerId, DepartedManager>,
+    /// Keys that users had. None of them is in `users`.
+    revoked_keys: OrdMap<PublicKeyHash, RevokedKey>,
     /// The most recently imported images, by name.
     imported_images: OrdMap<CanonicalImage, ImportedImage>,
     /// The number of the node subnet that is tried next; rotates, so that a freed one is not reused soon.

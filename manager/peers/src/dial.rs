@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use warren_replica::PeerRejection;
 use warren_security::{
-    ConnectError, Identity, IdentityError, ReloadableCertificate, TlsError, Trust, trusting_client_config,
+    ConnectError, Identity, IdentityError, ReloadableCertificate, TlsError, Trust, connect_accepted,
+    trusting_client_config, without_certificate,
 };
 use warren_types::{ManagerAddress, ManagerId, MemberId};
 
@@ -123,6 +124,7 @@ pub fn was_not_sent(status: &tonic::Status) -> bool {
 #[derive(Clone)]
 pub struct PeerDialer {
     tls: Arc<ClientConfig>,
+    anonymous: Arc<ClientConfig>,
     cluster: Arc<str>,
 }
 
@@ -136,7 +138,8 @@ impl PeerDialer {
         certificate: Arc<ReloadableCertificate>,
         cluster: &str,
     ) -> Result<Self, TlsError> {
-        Ok(Self { tls: trusting_client_config(trust, Some(certificate))?, cluster: cluster.into() })
+        let tls = trusting_client_config(trust, Some(certificate))?;
+        Ok(Self { anonymous: without_certificate(&tls), tls, cluster: cluster.into() })
     }
 
     /// The cluster whose managers are dialled.
@@ -144,9 +147,10 @@ impl PeerDialer {
         &self.cluster
     }
 
-    /// Connects to the manager with the given id.
+    /// Connects to the manager with the given id, which has accepted the certificate then.
     async fn dial(
         &self,
+        tls: &Arc<ClientConfig>,
         address: &ManagerAddress,
         expected: ManagerId,
     ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, PeerDialError> {
@@ -158,7 +162,7 @@ impl PeerDialer {
             stream.map_err(|_| PeerDialError::Timeout { address: address() })?.map_err(unreachable)?;
         // Messages are latency-sensitive: do not delay them to fill a segment.
         stream.set_nodelay(true).map_err(unreachable)?;
-        let tls_stream = warren_security::connect(stream, self.tls.clone(), CONNECT_DEADLINE).await;
+        let tls_stream = connect_accepted(stream, tls.clone(), CONNECT_DEADLINE).await;
         let tls_stream = tls_stream.map_err(|source| PeerDialError::Tls { address: address(), source })?;
         let certificate = tls_stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.expect("a server without a certificate does not pass TLS");
@@ -184,7 +188,28 @@ impl PeerDialer {
         address: &ManagerAddress,
         desired: ManagerId,
     ) -> Result<Channel, PeerDialError> {
-        let stream = self.dial(address, desired).await?;
+        self.channel_with(&self.tls, address, desired).await
+    }
+
+    /// The same without a certificate, to ask a manager that refuses it.
+    ///
+    /// # Errors
+    /// [`PeerDialError`].
+    pub async fn anonymous_channel(
+        &self,
+        address: &ManagerAddress,
+        desired: ManagerId,
+    ) -> Result<Channel, PeerDialError> {
+        self.channel_with(&self.anonymous, address, desired).await
+    }
+
+    async fn channel_with(
+        &self,
+        tls: &Arc<ClientConfig>,
+        address: &ManagerAddress,
+        desired: ManagerId,
+    ) -> Result<Channel, PeerDialError> {
+        let stream = self.dial(tls, address, desired).await?;
         let transport = |source| PeerDialError::Transport { address: address.clone(), source };
         channel_over(stream).await.map_err(transport)
     }
@@ -199,7 +224,7 @@ impl PeerDialer {
                 let route = directory.route(member).ok_or(PeerDialError::NoAddress(member))?;
                 let mut failed = PeerDialError::NoAddress(member);
                 for address in &route.addresses {
-                    match dialer.dial(address, route.id).await {
+                    match dialer.dial(&dialer.tls, address, route.id).await {
                         Ok(stream) => return Ok(TokioIo::new(stream)),
                         Err(error) => failed = error,
                     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -13,6 +13,7 @@ use warren_control::{Backoff, Shutdown};
 use warren_proto::v1;
 use warren_proto::v1::peers_client::PeersClient;
 use warren_replica::PeerRoute;
+use warren_security::ConnectError;
 use warren_store::Store;
 use warren_types::{ManagerAddress, MemberId};
 
@@ -32,6 +33,8 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// A manager that is told that it was removed accepts this only if it has known no leader for this time. A
 /// manager that knows a leader is a member, whatever the peer reports.
 const LEADERLESS_BEFORE_REMOVAL: Duration = Duration::from_secs(2);
+/// Timeout of the answer of a manager that refuses the certificate.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Forward batches that may be queued for the connection.
 const MAX_QUEUED_FORWARDS: usize = 64;
 
@@ -190,6 +193,9 @@ impl LinkContext {
         };
         let connected = match connected {
             Ok(connected) => connected,
+            Err(refused @ PeerDialError::Tls { source: ConnectError::Revoked, .. }) => {
+                return self.check_membership(route, address, refused).await;
+            }
             Err(error) => return error.into(),
         };
         let directory = &self.peers.addresses;
@@ -207,6 +213,26 @@ impl LinkContext {
             },
             // Messages from now on belong to the new state; only peers in the same incarnation accept them.
             () = self.incarnation_changed(incarnation) => LinkError::RemovalReported,
+        }
+    }
+
+    /// Asks a manager that refuses the certificate whether this manager was removed. It may lag.
+    async fn check_membership(
+        &self,
+        route: &PeerRoute,
+        address: &ManagerAddress,
+        refused: PeerDialError,
+    ) -> LinkError {
+        let PeersInner { id, addresses, dialer, .. } = &*self.peers;
+        let (id, member_id, incarnation) = (id.to_string(), addresses.own_id(), addresses.incarnation());
+        let request = v1::CheckManagerRequest { id, member_id, incarnation };
+        let answer = async {
+            let channel = dialer.anonymous_channel(address, route.id).await?;
+            Ok::<_, PeerDialError>(PeersClient::new(channel).check_manager(request).await)
+        };
+        match timeout(CHECK_TIMEOUT, answer).await {
+            Ok(Ok(Err(status))) => LinkError::Ended(Box::new(status)),
+            _ => refused.into(),
         }
     }
 

@@ -320,6 +320,22 @@ impl peers_server::Peers for PeerServer {
         self.parts.local_calls.await_network(from, request.into_inner()).await.map(Response::new)
     }
 
+    async fn check_manager(
+        &self,
+        request: Request<v1::CheckManagerRequest>,
+    ) -> Result<Response<v1::CheckManagerResponse>, Status> {
+        let v1::CheckManagerRequest { id, member_id, incarnation } = request.into_inner();
+        let id = id.parse().map_err(|why| Status::invalid_argument(format!("id: {why}")))?;
+        let directory = self.parts.peers.shared.addresses.members();
+        match directory.admit(PeerCaller { member_id, id, incarnation }, false) {
+            Err(left @ (PeerRejection::Removed { .. } | PeerRejection::OlderIncarnation { .. })) => {
+                Err(self.rejection_status(left))
+            }
+            // What else a caller without a certificate says has no consequence.
+            _ => Ok(Response::new(v1::CheckManagerResponse {})),
+        }
+    }
+
     async fn relay(
         &self,
         request: Request<Streaming<v1::RelayFrame>>,

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use warren_control::Shutdown;
 use warren_core::Command;
-use warren_core::session::contains_version;
+use warren_core::session::{contains_version, was_removed};
 use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
@@ -240,6 +240,23 @@ impl sessions_server::Sessions for SessionServer {
         let published = store.read();
         deliver(&published.state, worker_streams, &self.secret_object_key, node, request.into_inner())
             .map(Response::new)
+    }
+
+    async fn check_node(
+        &self,
+        request: Request<v1::CheckNodeRequest>,
+    ) -> Result<Response<v1::CheckNodeResponse>, Status> {
+        let v1::CheckNodeRequest { node_id, version } = request.into_inner();
+        let node: NodeId =
+            node_id.parse().map_err(|why| Status::invalid_argument(format!("nodeId: {why}")))?;
+        // What a caller without a certificate has seen proves nothing about this manager.
+        let has = version.map(AssignmentVersion::from).unwrap_or_default();
+        let published = self.context.store.read_linearizable().await.map_err(status_of)?;
+        match published.state.node(&node) {
+            Some(_) => Ok(Response::new(v1::CheckNodeResponse {})),
+            None if was_removed(&published.state, &node, has) => Err(node_removed()),
+            None => Err(node_unknown()),
+        }
     }
 }
 

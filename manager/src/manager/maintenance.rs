@@ -9,10 +9,11 @@ use tokio::task::JoinSet;
 use warren_bootstrap::autolock::open_unlock_key;
 use warren_bootstrap::ca::{CaError, ManagerKeys};
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
-use warren_core::{CaCommand, Command, ManagerAuthority, ManagerCaStep};
+use warren_core::{CaCommand, Command, ManagerAuthority, ManagerCaStep, RevokedObjects};
 use warren_peers::{MAX_PEER_MESSAGE, Peers};
 use warren_proto::v1;
 use warren_replica::ReconcileKey;
+use warren_security::Revocations;
 use warren_session::SessionRegistry;
 use warren_session::withdrawals::AwaitAtPeers;
 use warren_store::Store;
@@ -22,6 +23,7 @@ use warren_types::{CaHolder, NodeId};
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
 use crate::controllers::trigger::{RESYNC_INTERVAL, RESYNC_TASK, ReconcileTrigger};
+use crate::manager::registration::ensure_administrator;
 
 /// How often the state is asked for a step of the replacement of the authority.
 const CA_ROTATION_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,6 +78,47 @@ pub(super) fn follow_autolock(keys: &Arc<ManagerKeys>, store: &Store, background
     background_tasks.spawn("autolock", AUTOLOCK_INTERVAL, move || {
         let (keys, store) = (keys.clone(), store.clone());
         async move { follow_unlock_key(keys, &store).await }
+    });
+}
+
+fn revocations(revoked: &RevokedObjects) -> Revocations {
+    let (nodes, managers) = (revoked.nodes().collect(), revoked.managers().collect());
+    Revocations { nodes, managers, keys: revoked.keys().collect() }
+}
+
+/// Refuses in the handshake what is revoked in the state, and replaces the key of this machine's administrator if that
+/// is revoked.
+pub(super) fn follow_revocations(
+    keys: &Arc<ManagerKeys>,
+    clock: &TimestampSource,
+    store: &Store,
+    shutdown: &Shutdown,
+) {
+    let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
+    let mut publications = store.publications();
+    // Before the first connection. When this manager starts, its registration sees to the key.
+    let mut known = store.read().state.revoked();
+    keys.trust.revoke(revocations(&known));
+    shutdown.spawn_cancellable("revocations", async move {
+        let mut is_settled = true;
+        while publications.changed().await.is_ok() {
+            let published = store.read();
+            if !known.is_of(&published.state) {
+                known = published.state.revoked();
+                keys.trust.revoke(revocations(&known));
+                is_settled = false;
+            }
+            if is_settled || published.role.leader_id.is_none() {
+                continue;
+            }
+            // The next change tries again.
+            match ensure_administrator(&keys, &clock, &store).await {
+                Ok(()) => is_settled = true,
+                Err(error) => {
+                    tracing::warn!(%error, "replacing the key of this machine's administrator failed")
+                }
+            }
+        }
     });
 }
 

@@ -69,12 +69,7 @@ impl Registration {
         if let Some(register) = registration(&published.state, member, id, &self.name, &address, at) {
             self.store.propose(register).await?;
         }
-        // Without a key the administrator of this machine uses the socket.
-        let key = self.keys.admin().borrow().key().public_hash().ok();
-        let listed = self.store.read().state.member(member).and_then(|own| own.administrator_key);
-        if let Some(key) = key.filter(|key| listed != Some(*key)) {
-            self.store.propose(Command::SetAdministratorKey { member, key, at: self.clock.now() }).await?;
-        }
+        ensure_administrator(&self.keys, &self.clock, &self.store).await?;
         if self.previous_address.as_ref() != Some(&self.address)
             && let Err(error) = advertised::save(&self.dir, &self.address)
         {
@@ -133,6 +128,30 @@ impl Registration {
         };
         self.store.wait_until(is_ready, Instant::now() + LEADER_CHECK_INTERVAL).await
     }
+}
+
+/// Lists the key of this machine's administrator, after replacing one that was revoked. Idempotent.
+///
+/// # Errors
+/// The cluster rejects it, or is unreachable.
+pub(super) async fn ensure_administrator(
+    keys: &Arc<ManagerKeys>,
+    clock: &TimestampSource,
+    store: &Store,
+) -> Result<(), ManagerStartError> {
+    let state = store.read().state.clone();
+    let Some(own) = state.member(store.own_id()).filter(|own| !own.removing) else { return Ok(()) };
+    // Without a key the administrator of this machine uses the socket.
+    let key = || keys.admin().borrow().key().public_hash().ok();
+    if key().is_some_and(|key| state.is_revoked(&key)) {
+        let keys = keys.clone();
+        let replaced = tokio::task::spawn_blocking(move || keys.replace_admin(SystemTime::now())).await;
+        replaced.expect("issuing a certificate does not panic")?;
+    }
+    if let Some(key) = key().filter(|key| own.administrator_key != Some(*key)) {
+        store.propose(Command::SetAdministratorKey { member: own.member_id, key, at: clock.now() }).await?;
+    }
+    Ok(())
 }
 
 /// The key of the agent, if managers do not accept it yet: that of a machine that lost its data, but not its node.

@@ -11,7 +11,7 @@ use warren_daemon::node_file::NodeFile;
 use warren_daemon::{CommandError, ExitKind, error_chain};
 use warren_security::{Credentials, Roots};
 use warren_store::{ChangeWatch, Store};
-use warren_types::{ClusterId, ManagerAddress};
+use warren_types::{ClusterId, ManagerAddress, PublicKeyHash};
 
 use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup, ManagerStartOutcome};
 use crate::manager::Manager;
@@ -149,23 +149,28 @@ fn context_name(known: &Contexts, own: &ClientIdentity, cluster: &str) -> String
     }
 }
 
-/// Runs as long as the manager: contexts of the administrator follow the certificate authority, and an address changed
-/// by users is stored for the next start. The CLI renews the certificates of contexts.
+/// Runs as long as the manager: contexts of the administrator follow the certificate authority and the replacement of
+/// a revoked key, and an address changed by users is stored for the next start. The CLI renews the certificates of
+/// contexts.
 pub fn keep_contexts_current(
     plan: &ManagerSetup,
     manager: &Manager,
 ) -> impl Future<Output = Infallible> + use<> {
-    let (admin, trust) = (manager.admins(), manager.trust());
+    let (mut admin, trust) = (manager.admins(), manager.trust());
     let mut authorities = trust.changes();
     let (data_dir, store) = (plan.data_dir.clone(), manager.store().clone());
-    let mut addresses = OwnAddressWatch::new(store, plan.advertised(manager.address()));
+    let mut addresses = OwnAddressWatch::new(store.clone(), plan.advertised(manager.address()));
     async move {
         authorities.mark_changed();
         loop {
             tokio::select! {
                 Ok(()) = authorities.changed() => {
                     let shown = admin.borrow().clone();
-                    replace_authorities(trust.roots().pem(), &shown);
+                    replace_outdated(trust.roots().pem(), &shown, &store);
+                }
+                Ok(()) = admin.changed() => {
+                    let shown = admin.borrow_and_update().clone();
+                    replace_outdated(trust.roots().pem(), &shown, &store);
                 }
                 address = addresses.next() => {
                     if let Err(failure) = remember_address(&data_dir, address) {
@@ -177,20 +182,32 @@ pub fn keep_contexts_current(
     }
 }
 
-/// Replaces the authorities in contexts of this cluster's administrator, with the certificate.
-fn replace_authorities(ca: &str, admin: &Credentials) {
-    let is_outdated = |known: &ClientIdentity| {
-        let key = warren_security::PrivateKey::parse(&known.key.0);
-        let shown = key.and_then(|key| Credentials::new(known.certificate.clone(), key));
-        // The identity names the cluster.
-        known.ca != ca && shown.is_ok_and(|shown| shown.identity() == admin.identity())
+/// Whether a context of this cluster's administrator has other authorities, or a revoked key. That of another manager
+/// on this machine has another key, which is listed as well.
+fn is_outdated(
+    known: &ClientIdentity,
+    ca: &str,
+    admin: &Credentials,
+    is_revoked: impl Fn(&PublicKeyHash) -> bool,
+) -> bool {
+    let key = warren_security::PrivateKey::parse(&known.key.0);
+    let Ok(shown) = key.and_then(|key| Credentials::new(known.certificate.clone(), key)) else {
+        return false;
     };
+    let has_revoked_key = || shown.key().public_hash().is_ok_and(|key| is_revoked(&key));
+    // The identity names the cluster.
+    shown.identity() == admin.identity() && (known.ca != ca || has_revoked_key())
+}
+
+/// Replaces the authorities, the certificate and the key in outdated contexts.
+fn replace_outdated(ca: &str, admin: &Credentials, store: &Store) {
+    let published = store.read();
+    let is_old =
+        |known: &ClientIdentity| is_outdated(known, ca, admin, |key| published.state.is_revoked(key));
     let Ok(file) = contexts_file() else { return };
-    match Contexts::replace_identities(&file, is_outdated, &client_identity(ca, admin)) {
+    match Contexts::replace_identities(&file, is_old, &client_identity(ca, admin)) {
         Ok(0) => {}
-        Ok(_) => {
-            tracing::info!(file = %file.display(), "admin context updated with the certificate authority")
-        }
+        Ok(_) => tracing::info!(file = %file.display(), "admin context updated"),
         Err(error) => tracing::warn!(error = error_chain(&error), "updating the admin context failed"),
     }
 }
@@ -254,6 +271,7 @@ mod tests {
 
     use warren_bootstrap::ca::ManagerKeys;
     use warren_bootstrap::member_identity::{BootstrapPeer, MemberIdentity};
+    use warren_security::{Identity, Role};
     use warren_types::{Id, ManagerId};
 
     use super::*;
@@ -293,6 +311,31 @@ mod tests {
         member_identity::save_identity(&manager_dir, &MemberIdentity::sole_voter(5, keys.identity()))
             .unwrap();
         assert_eq!(write("10.0.0.3:8080"), ["10.0.0.3:8080"]);
+    }
+
+    #[test]
+    fn context_with_other_authorities_or_a_revoked_key_is_outdated() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = ManagerKeys::open(dir.path(), true, SystemTime::now()).unwrap();
+        let before = keys.admin().borrow().clone();
+        keys.replace_admin(SystemTime::now()).unwrap();
+        let (admin, roots) = (keys.admin().borrow().clone(), keys.trust.roots());
+        let ca = roots.pem();
+        let [revoked, own] = [&before, &admin].map(|shown| shown.key().public_hash().unwrap());
+        assert_ne!(revoked, own);
+        let check = |ca_of_context: &str, shown: &Credentials| {
+            is_outdated(&client_identity(ca_of_context, shown), ca, &admin, |key| *key == revoked)
+        };
+        assert!(check(ca, &before));
+        assert!(check("other", &admin));
+        assert!(!check(ca, &admin));
+        // Another manager on this machine has its own administrator.
+        let authority = keys.authority.load();
+        assert!(!check(ca, &authority.issue(admin.identity(), SystemTime::now()).unwrap()));
+        // A context of a user is not that of the administrator.
+        let ann = Identity::new(authority.cluster(), Role::User, "ann").unwrap();
+        let ann = authority.issue_for(&ann, before.key().clone(), SystemTime::now()).unwrap();
+        assert!(!check(ca, &ann) && !check("other", &ann));
     }
 
     #[test]

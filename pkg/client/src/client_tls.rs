@@ -202,7 +202,8 @@ async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<TlsStream<TcpS
     stream.set_nodelay(true).map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error))?;
     connect(stream, config, CONNECT_DEADLINE).await.map_err(|error| {
         let kind = match error {
-            ConnectError::NotAManager(_) => DialErrorKind::Untrusted,
+            ConnectError::NotAManager(_) | ConnectError::RevokedManager => DialErrorKind::Untrusted,
+            ConnectError::Revoked => DialErrorKind::Denied,
             ConnectError::TimedOut(_) | ConnectError::Handshake(_) => DialErrorKind::Unreachable,
         };
         let hint = match error.is_outside_validity() {

@@ -21,6 +21,8 @@ pub(crate) const UNCONFIRMED: &str = "UNCONFIRMED";
 
 /// The TLS alert of a manager to which the certificate has expired.
 const EXPIRED_ALERT: &str = "CertificateExpired";
+/// That of one to which it is revoked.
+const REVOKED_ALERT: &str = "CertificateRevoked";
 
 /// Whether an attempt of a write that ended with this may have been applied: the response was lost, or the manager does
 /// not know. Other reason codes are definite, and a call without a connection was not sent.
@@ -274,12 +276,21 @@ fn broken_connection(
     error: &(dyn std::error::Error + 'static),
 ) -> Error {
     if let Some(alert) = refusal {
-        // One that has expired by the clock of this machine is renewed before.
-        let hint = match alert.as_str() {
-            EXPIRED_ALERT => ": the clock of this machine is behind that of the manager; set it right",
-            _ => "",
+        let why = match alert.as_str() {
+            REVOKED_ALERT => {
+                "the certificate of the context is revoked: the user was removed or logged out, or an administrator \
+                 revoked the key; a new login token comes from `warren user token`"
+                    .to_owned()
+            }
+            alert => {
+                // One that has expired by the clock of this machine is renewed before.
+                let hint = match alert {
+                    EXPIRED_ALERT => ": the clock of this machine is behind that of the manager; set it right",
+                    _ => "",
+                };
+                format!("it rejected the certificate of the context ({alert}){hint}")
+            }
         };
-        let why = format!("it rejected the certificate of the context ({alert}){hint}");
         return Error::Denied { address, why };
     }
     Error::Unreachable { address, why: innermost(error).unwrap_or_else(|| error.to_string()) }

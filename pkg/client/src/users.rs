@@ -126,6 +126,28 @@ impl UserApi<'_> {
         Ok((self.0.writing().unary(message, call).await?, token))
     }
 
+    /// All keys of users and administrators, and those that are revoked.
+    pub async fn keys(&self) -> Result<Vec<v1::UserKey>, Error> {
+        let client = self.0.clone();
+        let keys = pages::pages(move |page_token| {
+            let client = client.clone();
+            async move {
+                let message = v1::ListRequest { page_size: PAGE_SIZE, page_token };
+                let call = |channel, request| async move { Self::client(channel).list_keys(request).await };
+                let page: v1::ListUserKeysResponse = client.unary(message, call).await?;
+                Ok((page.keys, page.next_page_token))
+            }
+        });
+        pages::collect_all(keys).await
+    }
+
+    /// Revokes the key that begins with these digits, and returns it.
+    pub async fn revoke_key(&self, digits: &str) -> Result<v1::UserKey, Error> {
+        let message = v1::RevokeKeyRequest { key: digits.to_owned() };
+        let call = |channel, request| async move { Self::client(channel).revoke_key(request).await };
+        self.0.writing().unary(message, call).await
+    }
+
     /// Removes the user, and returns it. Its keys are refused from then on.
     pub async fn remove(&self, user: &str) -> Result<v1::User, Error> {
         let before = UserApi(&self.0.linearizable()).get(user).await?;

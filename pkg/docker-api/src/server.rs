@@ -15,14 +15,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use warren_client::{Client, Error};
 use warren_security::{
-    HandshakeLimits, LocalListener, LocalSocketError, Peer, PeerConnection, listen_web, serve_local,
-    serve_tls,
+    HandshakeLimits, LocalListener, LocalSocketError, Peer, PeerConnection, ServerTls, listen_web,
+    serve_local, serve_tls,
 };
 
 use crate::request::{DockerRequest, UpgradedWork};
@@ -88,7 +87,7 @@ impl DockerListeners {
     /// Serves until it is dropped, which ends all connections. Requests become calls on connections within this
     /// process, which are sent to `connections`: each has the peer of the request. An address is served with `tls`
     /// only.
-    pub async fn serve(self, tls: Option<Arc<ServerConfig>>, connections: mpsc::Sender<PeerConnection>) {
+    pub async fn serve(self, tls: Option<ServerTls>, connections: mpsc::Sender<PeerConnection>) {
         let server = Arc::new(DockerServer {
             memory: ServerMemory::default(),
             connections,

@@ -29,6 +29,7 @@ mod node_membership;
 mod peer;
 mod pem;
 mod request;
+mod revocations;
 mod roots;
 pub mod seal;
 mod secret_object_key;
@@ -58,11 +59,12 @@ pub use node_membership::{IncompleteMembership, MembershipStore, NodeMembership,
 pub use peer::Peer;
 pub use pem::MaterialError;
 pub use request::{CertificateRequest, RequestError};
+pub use revocations::Revocations;
 pub use roots::Roots;
 pub use secret_object_key::{SecretObjectKey, SecretObjectKeyError};
 pub use tls::{
-    ConnectError, ReloadableCertificate, WebCertificate, client_config, connect, server_config,
-    trusting_client_config, trusting_server_config, web_server_config,
+    ConnectError, ReloadableCertificate, ServerTls, WebCertificate, client_config, connect, connect_accepted,
+    server_config, trusting_client_config, trusting_server_config, web_server_config, without_certificate,
 };
 pub use token::{JoinToken, TokenError};
 pub use trust::{TlsError, Trust};

@@ -4,6 +4,7 @@ mod anonymous;
 mod connection;
 mod handshake_limiter;
 mod local;
+mod revocation;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use rustls::ServerConfig;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
@@ -29,10 +29,12 @@ use tokio_rustls::server::StartHandshake;
 use tokio_stream::Stream;
 
 use self::anonymous::AnonymousQuota;
+use self::connection::ConnectionLimit;
 pub use self::connection::PeerConnection;
 use self::handshake_limiter::{HandshakeLimiter, Permit};
 pub use self::local::{LocalListener, LocalSocketError};
-use crate::{Identity, Peer};
+use self::revocation::RevocationCheck;
+use crate::{Identity, Peer, ServerTls};
 
 /// Connections that are proved and wait for the server to take them.
 const MAX_READY: usize = 64;
@@ -111,15 +113,11 @@ impl Stream for IncomingConnections {
 
 /// Serves TLS on a port: the peer is [`Peer::Certificate`] or [`Peer::Anonymous`]. Must be called within a
 /// tokio runtime.
-pub fn serve_tls(
-    listener: TcpListener,
-    config: Arc<ServerConfig>,
-    limits: HandshakeLimits,
-) -> IncomingConnections {
+pub fn serve_tls(listener: TcpListener, tls: ServerTls, limits: HandshakeLimits) -> IncomingConnections {
     let handshakes = HandshakeLimiter::new(limits.handshakes, limits.waiting);
     // Each of them waits with the permit of its handshake.
     let anonymous = HandshakeLimiter::new(limits.connections, limits.handshakes);
-    let tls = Arc::new(TlsAcceptor { config, limits, handshakes, anonymous });
+    let tls = Arc::new(TlsAcceptor { tls, limits, handshakes, anonymous });
     // The limiter ends what is above its bounds.
     serve(
         usize::MAX,
@@ -197,7 +195,7 @@ where
 
 /// What every handshake needs.
 struct TlsAcceptor {
-    config: Arc<ServerConfig>,
+    tls: ServerTls,
     limits: HandshakeLimits,
     handshakes: HandshakeLimiter,
     anonymous: HandshakeLimiter,
@@ -230,7 +228,7 @@ impl TlsAcceptor {
         if is_closed(&hello.io).await {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed before it was answered"));
         }
-        let stream = match hello.into_stream(Arc::clone(&self.config)).into_fallible().await {
+        let stream = match hello.into_stream(Arc::clone(&self.tls.config)).into_fallible().await {
             Ok(stream) => stream,
             Err((error, refused)) => {
                 // The peer may not have read the alert yet.
@@ -244,12 +242,18 @@ impl TlsAcceptor {
                 let permit =
                     permit.ok_or_else(|| io::Error::other("too many connections without a certificate"))?;
                 let quota = AnonymousQuota::new(permit, self.limits.lifetime, self.limits.bytes);
-                Ok(PeerConnection::tls(stream, Peer::Anonymous { address }, Some(quota)))
+                Ok(PeerConnection::tls(
+                    stream,
+                    Peer::Anonymous { address },
+                    ConnectionLimit::Anonymous(quota),
+                ))
             }
             Some([certificate, ..]) => {
                 // Issued by our authority, and yet without an identity: refused.
                 let (identity, key) = Identity::with_key_from_der(certificate).map_err(io::Error::other)?;
-                Ok(PeerConnection::tls(stream, Peer::Certificate { identity, key, address }, None))
+                let revocation = RevocationCheck::new(Arc::clone(&self.tls.trust), identity.clone(), key);
+                let peer = Peer::Certificate { identity, key, address };
+                Ok(PeerConnection::tls(stream, peer, ConnectionLimit::Certificate(revocation)))
             }
         }
     }

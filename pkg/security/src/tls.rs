@@ -8,13 +8,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, ClientConfig, SignatureScheme};
+use rustls::{AlertDescription, CertificateError, ClientConfig, SignatureScheme};
 use rustls_pki_types::{ServerName, UnixTime};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -137,39 +136,43 @@ impl Roots {
     }
 }
 
+/// The settings of the serving side, and what its clients are verified by.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) trust: Arc<Trust>,
+}
+
 /// As [`trusting_server_config`], with authorities that are never replaced.
-pub fn server_config(
-    roots: &Roots,
-    certificate: Arc<ReloadableCertificate>,
-) -> Result<Arc<ServerConfig>, TlsError> {
+pub fn server_config(roots: &Roots, certificate: Arc<ReloadableCertificate>) -> Result<ServerTls, TlsError> {
     trusting_server_config(Trust::new(roots)?, certificate)
 }
 
-/// The serving side. A client that shows a certificate must show a valid one of an authority that is trusted; one that
-/// shows none is let in as [`crate::Peer::Anonymous`], since it must be able to join. The certificates of the
-/// authorities are sent along, for those who know them by a digest only ([`crate::connect_to_join`]).
+/// The serving side. A client that shows a certificate must show a valid one of an authority that is trusted, which is
+/// not revoked; one that shows none is let in as [`crate::Peer::Anonymous`], since it must be able to join. The
+/// certificates of the authorities are sent along, for those who know them by a digest only
+/// ([`crate::connect_to_join`]).
 pub fn trusting_server_config(
     trust: Arc<Trust>,
     certificate: Arc<ReloadableCertificate>,
-) -> Result<Arc<ServerConfig>, TlsError> {
-    let verifier = ClientVerifier::new(Arc::clone(&trust), ClientKind::Any);
-    with_verifier(Arc::new(ServerCertificateChain { own: certificate, trust }), verifier, HTTP_2)
+) -> Result<ServerTls, TlsError> {
+    let chain = Arc::new(ServerCertificateChain { own: certificate, trust: Arc::clone(&trust) });
+    with_trust(chain, trust, ClientKind::Any, HTTP_2)
 }
 
 /// The serving side for clients of other software, over HTTP/1.1: they must show a valid certificate of an authority
 /// that is trusted.
-pub fn web_server_config(
-    trust: Arc<Trust>,
-    certificate: Arc<WebCertificate>,
-) -> Result<Arc<ServerConfig>, TlsError> {
-    with_verifier(certificate, ClientVerifier::new(trust, ClientKind::OtherSoftware), HTTP_1)
+pub fn web_server_config(trust: Arc<Trust>, certificate: Arc<WebCertificate>) -> Result<ServerTls, TlsError> {
+    with_trust(certificate, trust, ClientKind::OtherSoftware, HTTP_1)
 }
 
-fn with_verifier(
+fn with_trust(
     certificates: Arc<dyn ResolvesServerCert>,
-    verifier: Arc<dyn ClientCertVerifier>,
+    trust: Arc<Trust>,
+    clients: ClientKind,
     protocol: &[u8],
-) -> Result<Arc<ServerConfig>, TlsError> {
+) -> Result<ServerTls, TlsError> {
+    let verifier = ClientVerifier::new(Arc::clone(&trust), clients);
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
@@ -179,7 +182,7 @@ fn with_verifier(
     // live long, so that resuming would save little.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok(ServerTls { config: Arc::new(config), trust })
 }
 
 /// As [`trusting_client_config`], with authorities that are never replaced.
@@ -210,6 +213,26 @@ pub fn trusting_client_config(
     Ok(Arc::new(config))
 }
 
+/// The same dialling side without its certificate, to ask a manager that refuses it.
+pub fn without_certificate(config: &ClientConfig) -> Arc<ClientConfig> {
+    let mut config = config.clone();
+    config.client_auth_cert_resolver = Arc::new(NoCertificate);
+    Arc::new(config)
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
+}
+
 /// Why a connection to a manager did not become a secure one.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -222,6 +245,12 @@ pub enum ConnectError {
          certificate in use is of the cluster that answers there"
     )]
     NotAManager(#[source] rustls::Error),
+    /// The other side has left the cluster.
+    #[error("the other side was a manager of this cluster once, and its certificate is revoked")]
+    RevokedManager,
+    /// The other side refuses the certificate of this side.
+    #[error("the manager refuses the certificate of this side, which is revoked")]
+    Revoked,
     /// The connection broke, or the other side does not speak TLS 1.3.
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
@@ -232,7 +261,11 @@ impl ConnectError {
     pub fn is_outside_validity(&self) -> bool {
         match self {
             Self::NotAManager(rustls::Error::InvalidCertificate(reason)) => is_outside_validity(reason),
-            Self::NotAManager(_) | Self::TimedOut(_) | Self::Handshake(_) => false,
+            Self::NotAManager(_)
+            | Self::RevokedManager
+            | Self::Revoked
+            | Self::TimedOut(_)
+            | Self::Handshake(_) => false,
         }
     }
 }
@@ -259,12 +292,41 @@ where
     let handshake = TlsConnector::from(config).connect(name, stream);
     match tokio::time::timeout(deadline, handshake).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(refused @ rustls::Error::InvalidCertificate(_)) => {
-                Err(ConnectError::NotAManager(refused.clone()))
-            }
-            _ => Err(ConnectError::Handshake(error)),
-        },
+        Ok(Err(error)) => Err(ConnectError::of(error)),
         Err(_) => Err(ConnectError::TimedOut(deadline)),
+    }
+}
+
+/// As [`connect`], and waits until the manager accepts the certificate of this side: a server of HTTP/2 says something
+/// first.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect_accepted<S>(
+    stream: S,
+    config: Arc<ClientConfig>,
+    deadline: Duration,
+) -> Result<TlsStream<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut stream = connect(stream, config, deadline).await?;
+    let heard = tokio::time::timeout(deadline, stream.fill_buf()).await;
+    match heard.map(|heard| heard.map(<[u8]>::is_empty)) {
+        Ok(Ok(false)) => Ok(stream),
+        Ok(Ok(true)) => Err(ConnectError::Handshake(io::ErrorKind::UnexpectedEof.into())),
+        Ok(Err(error)) => Err(ConnectError::of(error)),
+        Err(_) => Err(ConnectError::TimedOut(deadline)),
+    }
+}
+
+impl ConnectError {
+    fn of(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => Self::RevokedManager,
+            Some(refused @ rustls::Error::InvalidCertificate(_)) => Self::NotAManager(refused.clone()),
+            Some(rustls::Error::AlertReceived(AlertDescription::CertificateRevoked)) => Self::Revoked,
+            _ => Self::Handshake(error),
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The authorities that a process trusts, which are replaced while it has connections: each handshake uses those of its
-//! beginning.
+//! The authorities that a process trusts, and whose certificates it refuses all the same. Both are replaced while it
+//! has connections: each handshake uses those of its beginning.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +10,13 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::sync::watch;
+use tokio::time::Instant;
+use warren_types::PublicKeyHash;
 
-use crate::{Identity, Role, Roots};
+use crate::{Identity, Revocations, Role, Roots};
 
 /// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -31,10 +33,28 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The trusted authorities of a process.
+/// The trusted authorities of a process, and what is revoked.
 pub struct Trust {
     current: ArcSwap<Verifiers>,
     changes: watch::Sender<()>,
+    revoked: ArcSwap<CurrentRevocations>,
+}
+
+/// What is revoked, and since when this process knows it.
+pub(crate) struct CurrentRevocations {
+    revocations: Revocations,
+    since: Instant,
+}
+
+impl CurrentRevocations {
+    fn new(revocations: Revocations) -> Self {
+        Self { revocations, since: Instant::now() }
+    }
+
+    /// Since when, at least, the certificate is known to be revoked.
+    pub(crate) fn revoked_since(&self, identity: &Identity, key: &PublicKeyHash) -> Option<Instant> {
+        self.revocations.contain(identity, key).then_some(self.since)
+    }
 }
 
 struct Verifiers {
@@ -68,7 +88,8 @@ impl Trust {
     /// They cannot be used.
     pub fn new(roots: &Roots) -> Result<Arc<Self>, TlsError> {
         let current = ArcSwap::from_pointee(Verifiers::new(roots, &[])?);
-        Ok(Arc::new(Self { current, changes: watch::Sender::new(()) }))
+        let revoked = ArcSwap::from_pointee(CurrentRevocations::new(Revocations::default()));
+        Ok(Arc::new(Self { current, changes: watch::Sender::new(()), revoked }))
     }
 
     /// Trusts others in all handshakes that begin from now on. Of clients that are no managers, certificates of the
@@ -87,6 +108,29 @@ impl Trust {
             self.changes.send_replace(());
         }
         Ok(())
+    }
+
+    /// Refuses these certificates in all handshakes that begin from now on, and no others. Servers also close the
+    /// connections that show them.
+    pub fn revoke(&self, revocations: Revocations) {
+        if self.revoked.load().revocations != revocations {
+            self.revoked.store(Arc::new(CurrentRevocations::new(revocations)));
+        }
+    }
+
+    /// What is revoked now.
+    pub(crate) fn revoked(&self) -> arc_swap::Guard<Arc<CurrentRevocations>> {
+        self.revoked.load()
+    }
+
+    /// Refuses a verified certificate that is revoked. One without an identity is refused after the handshake.
+    fn check_revoked(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        match Identity::with_key_from_der(certificate) {
+            Ok((identity, key)) if self.revoked().revoked_since(&identity, &key).is_some() => {
+                Err(rustls::Error::InvalidCertificate(CertificateError::Revoked))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The trusted authorities.
@@ -116,7 +160,9 @@ impl ServerCertVerifier for Trust {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let current = self.current.load();
-        current.servers.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        let verified =
+            current.servers.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        self.check_revoked(end_entity).map(|()| verified)
     }
 
     fn verify_tls12_signature(
@@ -186,7 +232,8 @@ impl ClientCertVerifier for ClientVerifier {
             ClientKind::Any if !is_manager => &current.others,
             ClientKind::Any | ClientKind::OtherSoftware => &current.managers,
         };
-        verifier.verify_client_cert(end_entity, intermediates, now)
+        let verified = verifier.verify_client_cert(end_entity, intermediates, now)?;
+        self.trust.check_revoked(end_entity).map(|()| verified)
     }
 
     fn verify_tls12_signature(

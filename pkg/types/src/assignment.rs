@@ -8,9 +8,9 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CaDigest, ClusterId, DataPlane, DesiredTaskState, Health, ImageDigest, LogLimits, ManagerAddress, NodeId,
-    NodeName, PublishedPort, ServiceId, ServiceName, TaskExit, TaskId, TaskSpec, TaskState, Timestamp,
-    VolumeName,
+    CaDigest, ClusterId, DataPlane, DesiredTaskState, Health, ImageDigest, LogLimits, ManagerAddress,
+    ManagerId, NodeId, NodeName, PublishedPort, ServiceId, ServiceName, TaskExit, TaskId, TaskSpec,
+    TaskState, Timestamp, VolumeName,
 };
 
 /// The most images that a node reports to have: those that changed last.
@@ -157,6 +157,9 @@ pub struct NodeSettings {
     /// The only certificate authority that the node trusts; `None`: what it trusts stays.
     #[serde(default)]
     pub authority: Option<CaDigest>,
+    /// Managers that have left the cluster, whose certificates are refused.
+    #[serde(default)]
+    pub revoked_managers: Vec<ManagerId>,
 }
 
 impl TaskAssignment {

@@ -98,7 +98,9 @@ pub use state::{DesiredTaskState, Health, TaskExit, TaskState};
 pub use template::{Template, TemplateValues};
 pub use time::Timestamp;
 pub use token::{Token, TokenHash, validate_token_labels};
-pub use user::{ADMINISTRATOR, LoginToken, MAX_USER_KEYS, User, UserRole};
+pub use user::{
+    ADMINISTRATOR, LoginToken, MAX_USER_CERTIFICATE_LIFETIME, MAX_USER_KEYS, RevokedKey, User, UserRole,
+};
 pub use verification::{
     BuiltInCheck, CheckProgram, NodeCheck, NodeCheckOutcome, NodeCheckResult, NodeVerification,
     VERIFIED_LABEL, VerificationChange, VerificationSettings, VerificationState, unverified_taint,

@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::name::ParseNameError;
 use crate::{PublicKeyHash, Timestamp, TokenHash, UserId, UserName};
+
+/// The longest lifetime of a certificate of a user, for clients that do not renew theirs.
+pub const MAX_USER_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// How far the clocks of managers may be apart that issue certificates and revoke them.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The most keys of a user: one for each machine on which the user logged in.
 pub const MAX_USER_KEYS: usize = 32;
@@ -84,6 +90,22 @@ pub struct User {
     pub login: Option<LoginToken>,
     /// The keys of the machines where the user logged in, and when; at most [`MAX_USER_KEYS`].
     pub keys: BTreeMap<PublicKeyHash, Timestamp>,
+}
+
+/// A key of a user that is refused, whatever certificate it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RevokedKey {
+    /// Whose it was: the name of a user, or [`ADMINISTRATOR`].
+    pub holder: String,
+    /// When it was revoked.
+    pub revoked_at: Timestamp,
+}
+
+impl RevokedKey {
+    /// When the last certificate for it has expired, whatever its lifetime is.
+    pub fn ends_at(&self) -> Timestamp {
+        self.revoked_at + MAX_USER_CERTIFICATE_LIFETIME + CLOCK_TOLERANCE
+    }
 }
 
 /// The name of the administrator of each manager's machine, whose key its manager lists. No user has it.

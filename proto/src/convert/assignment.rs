@@ -70,6 +70,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
         let sync = period(&mut fields, "syncMs", wire.sync_ms);
         let managers = fields.parse_list("managers", &wire.managers);
         let authority = field(&mut fields, "authority", WireForm::from_wire(wire.authority));
+        let revoked_managers = fields.parse_list("revokedManagers", &wire.revoked_managers);
         let built = || {
             Some(Self {
                 cluster: cluster?,
@@ -84,6 +85,7 @@ impl TryFrom<v1::NodeSettings> for NodeSettings {
                 sync: sync?,
                 managers: managers?,
                 authority: authority?,
+                revoked_managers: revoked_managers?,
             })
         };
         fields.finish(built())
@@ -113,6 +115,7 @@ impl From<&NodeSettings> for v1::NodeSettings {
             sync_ms: millis(settings.sync),
             managers: settings.managers.iter().map(ToString::to_string).collect(),
             authority: settings.authority.to_wire(),
+            revoked_managers: settings.revoked_managers.iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -11,8 +11,8 @@ use prost::Message;
 use warren_types::strategies::{service_specs, task_specs};
 use warren_types::{
     Assignment, AssignmentVersion, Bytes, CaDigest, ClusterId, DataPlane, DesiredTaskState, Health, Id,
-    ImageDigest, LogLimits, MilliCpu, NodeDescription, NodeId, NodeSettings, Resources, RetainedLog,
-    ServiceId, ServiceSpec, TaskAssignment, TaskExit, TaskId, TaskReport, TaskState, Timestamp,
+    ImageDigest, LogLimits, ManagerId, MilliCpu, NodeDescription, NodeId, NodeSettings, Resources,
+    RetainedLog, ServiceId, ServiceSpec, TaskAssignment, TaskExit, TaskId, TaskReport, TaskState, Timestamp,
     VolumeAssignment, WireGuardKey,
 };
 
@@ -141,6 +141,7 @@ fn settings() -> impl Strategy<Value = NodeSettings> {
                 sync,
                 managers,
                 authority,
+                revoked_managers: vec![ManagerId(cluster.0)],
             }
         },
     )

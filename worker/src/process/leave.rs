@@ -98,6 +98,8 @@ async fn request_leave(dial: &SharedDialer, force: bool) -> Result<u32, CommandE
                 Ok(left) => return Ok(left),
                 Err(failure) => failure,
             },
+            // The node was removed before: its certificate is refused.
+            Err(error) if error.refused_by().is_some() => return Ok(0),
             Err(error) => {
                 let hint = "check that a manager runs, then try again; if its cluster is gone for good, \
                             `warren worker leave --offline` clears this machine";

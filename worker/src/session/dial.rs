@@ -11,9 +11,12 @@ use futures::future::BoxFuture;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tonic::Status;
 use tonic::transport::Channel;
 use warren_daemon::join::channel_over;
-use warren_security::ConnectError;
+use warren_proto::v1;
+use warren_proto::v1::sessions_client::SessionsClient;
+use warren_security::{ConnectError, connect_accepted, without_certificate};
 use warren_types::{ManagerAddress, NodeId};
 
 use manager_list::ManagerList;
@@ -23,6 +26,8 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 /// Time limit of the TCP connection with several managers: a lost machine must not keep a node from the
 /// others.
 const FAILOVER_CONNECT_DEADLINE: Duration = Duration::from_secs(1);
+/// Time limit of the answer of a manager that refuses the certificate.
+const CHECK_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Connects to managers.
 pub(crate) trait ManagerDialer: Send + Sync {
@@ -39,6 +44,16 @@ pub(crate) trait ManagerDialer: Send + Sync {
 
     /// Records the end of a good session with this manager.
     fn record_good_session(&self, _manager: &str) {}
+
+    /// Asks a manager that refuses the certificate of this node whether the node was removed: its answer if that is an
+    /// error.
+    fn check_node(
+        &self,
+        _manager: String,
+        _request: v1::CheckNodeRequest,
+    ) -> BoxFuture<'static, Option<Status>> {
+        std::future::ready(None).boxed()
+    }
 }
 
 /// A dialer that all its users share.
@@ -77,6 +92,16 @@ pub(crate) enum ManagerDialError {
     Insecure { manager: String, source: ConnectError },
     #[error("cannot open an HTTP/2 connection to manager {manager}: {source}")]
     Transport { manager: String, source: tonic::transport::Error },
+}
+
+impl ManagerDialError {
+    /// The manager that refuses the certificate of this node, because it is revoked.
+    pub fn refused_by(&self) -> Option<&str> {
+        match self {
+            Self::Insecure { manager, source: ConnectError::Revoked } => Some(manager),
+            _ => None,
+        }
+    }
 }
 
 /// Dials managers over TLS as this node.
@@ -125,6 +150,19 @@ impl ManagerDialer for TlsDialer {
     fn record_good_session(&self, manager: &str) {
         self.managers().record_good_session(manager);
     }
+
+    fn check_node(
+        &self,
+        manager: String,
+        request: v1::CheckNodeRequest,
+    ) -> BoxFuture<'static, Option<Status>> {
+        let anonymous = without_certificate(&self.tls);
+        let answer = async move {
+            let connected = connect(manager, anonymous, CONNECT_DEADLINE).await.ok()?;
+            SessionsClient::new(connected.channel).check_node(request).await.err()
+        };
+        async move { timeout(CHECK_DEADLINE, answer).await.ok().flatten() }.boxed()
+    }
 }
 
 async fn connect(
@@ -139,7 +177,7 @@ async fn connect(
     // Reports and acknowledgements are small and latency-bound.
     stream.set_nodelay(true).map_err(unreachable)?;
     let dialled_from = stream.local_addr().ok().map(|address| address.ip().to_string());
-    let secure = warren_security::connect(stream, tls, CONNECT_DEADLINE).await;
+    let secure = connect_accepted(stream, tls, CONNECT_DEADLINE).await;
     let secure = secure.map_err(|source| ManagerDialError::Insecure { manager: manager.clone(), source })?;
     let channel = channel_over(secure).await;
     let channel =

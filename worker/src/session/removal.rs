@@ -11,6 +11,8 @@
 //! - The manager sends it after an entry for this session was committed and applied, so it is neither an old
 //!   leader nor one that still replays its log. Answers from a possibly stale copy, as to the renewal of a
 //!   certificate, are not accepted.
+//! - A node whose certificate is refused in the handshake asks without it, which opens no session: that answer is from
+//!   a linearizable read, and follows the same rules.
 //! - It sends it only if its state has the removal, and the state that the node has seen is older. A manager
 //!   restored from a backup of before the node joined has no such record, and answers [`NODE_UNKNOWN`]: the
 //!   node keeps its containers and retries at long intervals.

@@ -46,6 +46,17 @@ impl v1::users_server::Users for FakeApi {
         unavailable()
     }
 
+    async fn list_keys(
+        &self,
+        _: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListUserKeysResponse>, Status> {
+        unavailable()
+    }
+
+    async fn revoke_key(&self, _: Request<v1::RevokeKeyRequest>) -> Result<Response<v1::UserKey>, Status> {
+        unavailable()
+    }
+
     async fn renew(
         &self,
         request: Request<v1::RenewUserRequest>,

@@ -347,7 +347,7 @@ pub enum Command {
         /// Time of the command.
         at: Timestamp,
     },
-    /// A manager lists the key of its machine's administrator at its start. Response: `Member`.
+    /// A manager lists the key of its machine's administrator at its start, unless it is revoked. Response: `Member`.
     SetAdministratorKey {
         /// The manager.
         member: MemberId,

@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use self::storage::secret_object_version;
 use super::{Cluster, ImportedImage, State};
 
-pub(super) use self::node::{cursor, departed_manager, member, node, removed_node, token, user};
+pub(super) use self::node::{cursor, departed_manager, member, node, removed_node, revoked_key, token, user};
 pub(super) use self::storage::{network, secret_object, volume, withdrawn};
 
 /// The digest of a state after the entry at `index`.
@@ -89,6 +89,7 @@ impl DigestSum {
         state.members().for_each(|held| sum.add(member(held)));
         state.removed_nodes.iter().for_each(|(node, index)| sum.add(removed_node(*node, *index)));
         state.departed_managers().for_each(|(manager, left)| sum.add(departed_manager(manager, left)));
+        state.revoked_keys().for_each(|(key, revoked)| sum.add(revoked_key(key, revoked)));
         state.imported_images().for_each(|(image, imported)| sum.add(imported_image(image, imported)));
         state.address_cursors.iter().for_each(|(node, place)| sum.add(cursor(*node, *place)));
         sum
@@ -133,6 +134,7 @@ enum HashKind {
     User = 24,
     ImportedImage = 25,
     AdmissionPolicy = 26,
+    RevokedKey = 27,
 }
 
 /// The cluster's settings.

@@ -14,8 +14,8 @@ use warren_types::{
 
 use super::digest::DigestSum;
 use super::{
-    MAX_IMPORTED_IMAGES, MAX_TOKENS, MAX_USERS, REVISION_HISTORY_LIMIT, State, StateIndex, WithdrawnAddress,
-    address,
+    MAX_IMPORTED_IMAGES, MAX_REVOKED_KEYS, MAX_TOKENS, MAX_USERS, REVISION_HISTORY_LIMIT, State, StateIndex,
+    WithdrawnAddress, address,
 };
 
 /// An invariant that does not hold. Always a defect, never caused by a user.
@@ -221,7 +221,14 @@ impl State {
             ensure(*version <= self.applied.index, || format!("user {id} is of a later entry"))?;
         }
         let count = self.users.len();
-        ensure(count <= MAX_USERS, || format!("there are {count} users"))
+        ensure(count <= MAX_USERS, || format!("there are {count} users"))?;
+        let count = self.revoked_keys.len();
+        ensure(count <= MAX_REVOKED_KEYS, || format!("{count} revoked keys are recorded"))?;
+        for (key, revoked) in self.revoked_keys() {
+            ensure(!keys.contains(key), || format!("key {key} is revoked and listed"))?;
+            ensure(revoked.revoked_at <= self.clock, || format!("key {key} is revoked in the future"))?;
+        }
+        Ok(())
     }
 
     fn check_nodes(&self) -> Result<(), InvariantViolation> {

@@ -264,6 +264,7 @@ impl State {
             sync: SYNC_PERIOD,
             managers: self.manager_addresses(),
             authority: cluster.ca_rotation.as_ref().and_then(|rotation| rotation.trusted()),
+            revoked_managers: self.departed_managers.keys().copied().collect(),
         })
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
-    CanonicalImage, ManagerId, Member, MemberId, Network, Node, NodeId, Revision, SecretObject, Service,
-    ServiceId, Task, Timestamp, Token, User, Volume,
+    CanonicalImage, ManagerId, Member, MemberId, Network, Node, NodeId, PublicKeyHash, Revision, RevokedKey,
+    SecretObject, Service, ServiceId, Task, Timestamp, Token, User, Volume,
 };
 
 use super::apply::{default_network, first_virtual_addresses};
@@ -56,6 +56,8 @@ pub struct StateParts {
     pub removed_nodes: Vec<(NodeId, u64)>,
     /// The most recently departed managers, by their id in the certificate.
     pub departed_managers: Vec<(ManagerId, DepartedManager)>,
+    /// Revoked keys of users.
+    pub revoked_keys: Vec<(PublicKeyHash, RevokedKey)>,
     /// The most recently imported images, by name.
     pub imported_images: Vec<(CanonicalImage, ImportedImage)>,
 }
@@ -84,6 +86,7 @@ impl State {
             next_member_id: self.next_member_id,
             removed_nodes: self.removed_nodes.iter().map(|(node, index)| (*node, *index)).collect(),
             departed_managers: self.departed_managers().collect(),
+            revoked_keys: self.revoked_keys().map(|(key, revoked)| (*key, revoked.clone())).collect(),
             imported_images: self
                 .imported_images()
                 .map(|(image, imported)| (image.clone(), imported.clone()))
@@ -112,6 +115,7 @@ impl State {
             next_member_id: parts.next_member_id,
             removed_nodes: parts.removed_nodes.into_iter().collect(),
             departed_managers: parts.departed_managers.into_iter().collect(),
+            revoked_keys: parts.revoked_keys.into_iter().collect(),
             imported_images: parts.imported_images.into_iter().collect(),
             subnet_cursor: parts.subnet_cursor,
             withdrawn: parts.withdrawn.into_iter().collect(),

@@ -103,6 +103,9 @@ macro_rules! commands {
                     items: read_field("items", w.items)?,
                     at: Timestamp(w.at),
                 }),
+                Wire::RevokeKey(w) => {
+                    Command::Key(KeyCommand::Revoke { key: read_field("key", w.key)?, at: Timestamp(w.at) })
+                }
                 Wire::RemoveVolume(w) => Command::RemoveVolume {
                     id: read_field("id", w.id)?,
                     purge: w.purge,
@@ -215,6 +218,9 @@ fn wire_key_command(command: &KeyCommand) -> Wire {
         }
         KeyCommand::Reseal { number, items, at } => {
             Wire::ResealData(v1::ResealData { number: *number, items: items.to_wire(), at: at.to_wire() })
+        }
+        KeyCommand::Revoke { key, at } => {
+            Wire::RevokeKey(v1::RevokeKey { key: key.to_wire(), at: at.to_wire() })
         }
     }
 }

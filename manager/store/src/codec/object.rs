@@ -16,8 +16,8 @@ use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
 use warren_proto::v1::stored_withdrawal::Item;
 use warren_types::{
-    CanonicalImage, ClusterSettings, ImageReference, ManagerId, Node, Revision, ServiceId, Timestamp,
-    UserNamespace, Violation, Violations,
+    CanonicalImage, ClusterSettings, ImageReference, ManagerId, Node, PublicKeyHash, Revision, RevokedKey,
+    ServiceId, Timestamp, UserNamespace, Violation, Violations,
 };
 
 use self::service::{service, stored_service};
@@ -155,6 +155,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         next_member_id: parts.next_member_id,
         removed_nodes: parts.removed_nodes.iter().map(|(node, index)| (node.to_string(), *index)).collect(),
         departed_managers: parts.departed_managers.iter().map(stored_departed).collect(),
+        revoked_keys: parts.revoked_keys.iter().map(stored_revoked).collect(),
         imported_images: parts.imported_images.iter().map(stored_import).collect(),
         ..v1::StoredCluster::default()
     };
@@ -222,6 +223,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
     let removed = |(node, index)| Ok((read_field("cluster.removed_nodes", node)?, index));
     let removed_nodes = stored.removed_nodes.into_iter().map(removed).collect::<Result<_, Violations>>()?;
     let departed = stored.departed_managers.into_iter().map(departed).collect::<Result<_, _>>()?;
+    let revoked_keys = stored.revoked_keys.into_iter().map(revoked).collect::<Result<_, _>>()?;
     let imported_images = stored.imported_images.into_iter().map(import).collect::<Result<_, _>>()?;
     let withdrawn = stored.withdrawn.into_iter().map(withdrawal).collect::<Result<_, _>>()?;
     Ok(StateParts {
@@ -244,6 +246,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
         next_member_id: stored.next_member_id,
         removed_nodes,
         departed_managers: departed,
+        revoked_keys,
         imported_images,
     })
 }
@@ -256,6 +259,17 @@ fn stored_departed((manager, departed): &(ManagerId, DepartedManager)) -> v1::St
 fn departed(stored: v1::StoredDepartedManager) -> Result<(ManagerId, DepartedManager), Violations> {
     let v1::StoredDepartedManager { id, member_id: member, index } = stored;
     Ok((read_field("cluster.departed_managers", id)?, DepartedManager { member, index }))
+}
+
+fn stored_revoked((key, revoked): &(PublicKeyHash, RevokedKey)) -> v1::StoredRevokedKey {
+    let RevokedKey { holder, revoked_at } = revoked;
+    v1::StoredRevokedKey { hash: key.to_wire(), holder: holder.clone(), revoked_at: revoked_at.0 }
+}
+
+fn revoked(stored: v1::StoredRevokedKey) -> Result<(PublicKeyHash, RevokedKey), Violations> {
+    let v1::StoredRevokedKey { hash, holder, revoked_at } = stored;
+    let revoked = RevokedKey { holder, revoked_at: Timestamp(revoked_at) };
+    Ok((read_field("cluster.revoked_keys", hash)?, revoked))
 }
 
 fn stored_import((image, imported): &(CanonicalImage, ImportedImage)) -> v1::StoredImportedImage {

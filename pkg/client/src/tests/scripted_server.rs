@@ -328,6 +328,17 @@ impl v1::users_server::Users for ScriptedApiServer {
         Err(Status::unimplemented("not in the script"))
     }
 
+    async fn list_keys(
+        &self,
+        _: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListUserKeysResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn revoke_key(&self, _: Request<v1::RevokeKeyRequest>) -> Result<Response<v1::UserKey>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
     async fn renew(
         &self,
         request: Request<v1::RenewUserRequest>,

@@ -29,7 +29,7 @@ fn issue(authority: &CertificateAuthority, role: Role) -> Credentials {
 }
 
 fn config_of(authority: &CertificateAuthority, shown: &Credentials) -> Arc<ServerConfig> {
-    server_config(&authority.roots(), ReloadableCertificate::new(shown)).unwrap()
+    server_config(&authority.roots(), ReloadableCertificate::new(shown)).unwrap().config
 }
 
 /// A server that shows this chain, with this key, whatever belongs to it.
@@ -105,7 +105,7 @@ async fn one_of_two_authorities_is_found_by_its_digest() {
     let (old, new) = (authority(), authority());
     let both = Roots::parse(&format!("{}{}", old.certificate_pem(), new.certificate_pem())).unwrap();
     let shown = ReloadableCertificate::new(&issue(&new, Role::Manager));
-    let (address, _heard) = serve_one(server_config(&both, shown).unwrap()).await;
+    let (address, _heard) = serve_one(server_config(&both, shown).unwrap().config).await;
     let (_, roots) = join(address, new.digest()).await.unwrap();
     assert_eq!(roots.digests(), [new.digest()]);
 }

@@ -12,14 +12,24 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use super::anonymous::AnonymousQuota;
+use super::revocation::RevocationCheck;
 use crate::Peer;
 
 /// A connection whose peer is known. Requests on it carry the [`Peer`] in their extensions.
 pub struct PeerConnection {
     io: ConnectionIo,
     peer: Peer,
-    /// Of an anonymous peer only.
-    quota: Option<AnonymousQuota>,
+    limit: ConnectionLimit,
+}
+
+/// What ends a connection before its peer does.
+pub(super) enum ConnectionLimit {
+    /// Nothing: it is local.
+    None,
+    /// Its peer has no certificate.
+    Anonymous(AnonymousQuota),
+    /// The certificate of its peer may be revoked.
+    Certificate(RevocationCheck),
 }
 
 enum ConnectionIo {
@@ -28,12 +38,12 @@ enum ConnectionIo {
 }
 
 impl PeerConnection {
-    pub(super) fn tls(stream: TlsStream<TcpStream>, peer: Peer, quota: Option<AnonymousQuota>) -> Self {
-        Self { io: ConnectionIo::Tls(Box::new(stream)), peer, quota }
+    pub(super) fn tls(stream: TlsStream<TcpStream>, peer: Peer, limit: ConnectionLimit) -> Self {
+        Self { io: ConnectionIo::Tls(Box::new(stream)), peer, limit }
     }
 
     pub(super) fn local(stream: UnixStream, peer: Peer) -> Self {
-        Self { io: ConnectionIo::Local(stream), peer, quota: None }
+        Self { io: ConnectionIo::Local(stream), peer, limit: ConnectionLimit::None }
     }
 
     /// A connection within this process for the requests of `peer`: the server's end, and the client's.
@@ -45,8 +55,12 @@ impl PeerConnection {
         Ok((Self::local(server, peer), client))
     }
 
-    fn check_quota(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        self.quota.as_mut().map_or(Ok(()), |quota| quota.check(context))
+    fn check_limit(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match &mut self.limit {
+            ConnectionLimit::None => Ok(()),
+            ConnectionLimit::Anonymous(quota) => quota.check(context),
+            ConnectionLimit::Certificate(revocation) => revocation.check(),
+        }
     }
 
     /// Who is at the other end.
@@ -84,13 +98,13 @@ impl AsyncRead for PeerConnection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.check_quota(context)?;
+        self.check_limit(context)?;
         let before = buffer.filled().len();
         let read = match &mut self.io {
             ConnectionIo::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
             ConnectionIo::Local(stream) => Pin::new(stream).poll_read(context, buffer),
         };
-        if let Some(quota) = &mut self.quota {
+        if let ConnectionLimit::Anonymous(quota) = &mut self.limit {
             quota.count(buffer.filled().len() - before)?;
         }
         read
@@ -103,7 +117,7 @@ impl AsyncWrite for PeerConnection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.check_quota(context)?;
+        self.check_limit(context)?;
         match &mut self.io {
             ConnectionIo::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
             ConnectionIo::Local(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -115,7 +129,7 @@ impl AsyncWrite for PeerConnection {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check_quota(context)?;
+        self.check_limit(context)?;
         match &mut self.io {
             ConnectionIo::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             ConnectionIo::Local(stream) => Pin::new(stream).poll_write_vectored(context, slices),

@@ -4,11 +4,13 @@ use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::StreamExt;
+use warren_types::{Id, ManagerId, NodeId};
 
 use super::*;
 use crate::{
-    CertificateAuthority, Credentials, HandshakeLimits, IncomingConnections, ReloadableCertificate, connect,
-    serve_tls, trusting_client_config, trusting_server_config,
+    CertificateAuthority, ConnectError, Credentials, HandshakeLimits, IncomingConnections,
+    ReloadableCertificate, connect, connect_accepted, serve_tls, trusting_client_config,
+    trusting_server_config,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -125,4 +127,84 @@ async fn trust_is_replaced_for_the_next_handshake() {
     changes.changed().await.unwrap();
     assert!(!meets(&mut server, &trust, &user).await);
     assert_eq!(trust.roots().digests(), [new.digest()]);
+}
+
+/// A machine whose id is that number, or a user.
+fn issue_numbered(authority: &CertificateAuthority, role: Role, id: u128) -> Credentials {
+    let identity = Identity::new("c1x", role, NodeId(Id(id)).to_string()).unwrap();
+    authority.issue(&identity, SystemTime::now()).unwrap()
+}
+
+#[tokio::test]
+async fn revoked_clients_are_refused_in_the_handshake_and_others_are_not() {
+    let [authority, ..] = authorities();
+    let (trust, client) = (Trust::new(&only(&authority)).unwrap(), Trust::new(&only(&authority)).unwrap());
+    let mut server = serve(Arc::clone(&trust), &issue(&authority, Role::Manager)).await;
+    let shown = Role::ALL.map(|role| issue_numbered(&authority, role, 7));
+    let [manager, worker, user] = &shown;
+    let renewed = authority
+        .issue_for(user.identity(), user.key().clone(), SystemTime::now() + Duration::from_secs(1))
+        .unwrap();
+    let key = user.key().public_hash().unwrap();
+    let (nodes, managers, keys) = ([NodeId(Id(7))].into(), [ManagerId(Id(7))].into(), [key].into());
+    let nothing = Revocations::default;
+    for (revoked, accepted) in [
+        (nothing(), [true; 4]),
+        (Revocations { nodes, ..nothing() }, [true, false, true, true]),
+        (Revocations { managers, ..nothing() }, [false, true, true, true]),
+        (Revocations { keys, ..nothing() }, [true, true, false, false]),
+        (Revocations { nodes: [NodeId(Id(8))].into(), ..nothing() }, [true; 4]),
+    ] {
+        trust.revoke(revoked.clone());
+        for (shown, expected) in [manager, worker, user, &renewed].into_iter().zip(accepted) {
+            let found = meets(&mut server, &client, shown).await;
+            assert_eq!(found, expected, "{} with {revoked:?}", shown.identity());
+        }
+    }
+}
+
+#[tokio::test]
+async fn both_sides_learn_that_a_certificate_is_revoked() {
+    let [authority, ..] = authorities();
+    let (trust, client) = (Trust::new(&only(&authority)).unwrap(), Trust::new(&only(&authority)).unwrap());
+    let (_incoming, address) = serve(Arc::clone(&trust), &issue_numbered(&authority, Role::Manager, 7)).await;
+    let node = issue_numbered(&authority, Role::Worker, 8);
+    let dial = async || {
+        let config = trusting_client_config(Arc::clone(&client), Some(ReloadableCertificate::new(&node)));
+        connect_accepted(TcpStream::connect(address).await.unwrap(), config.unwrap(), SOON).await
+    };
+    trust.revoke(Revocations { nodes: [NodeId(Id(8))].into(), ..Revocations::default() });
+    let refused = dial().await.unwrap_err();
+    assert!(matches!(refused, ConnectError::Revoked), "{refused:?}");
+    client.revoke(Revocations { managers: [ManagerId(Id(7))].into(), ..Revocations::default() });
+    let refused = dial().await.unwrap_err();
+    assert!(matches!(refused, ConnectError::RevokedManager), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_open_connection_ends_soon_after_its_certificate_is_revoked() {
+    let [authority, ..] = authorities();
+    let trust = Trust::new(&only(&authority)).unwrap();
+    let (mut incoming, address) = serve(Arc::clone(&trust), &issue(&authority, Role::Manager)).await;
+    let mut open = Vec::new();
+    for id in [7, 8] {
+        let shown = ReloadableCertificate::new(&issue_numbered(&authority, Role::Worker, id));
+        let config = trusting_client_config(Trust::new(&only(&authority)).unwrap(), Some(shown)).unwrap();
+        let client = connect(TcpStream::connect(address).await.unwrap(), config, SOON).await.unwrap();
+        let Ok(server) = incoming.next().await.unwrap();
+        open.push((client, server));
+    }
+    trust.revoke(Revocations { nodes: [NodeId(Id(7))].into(), ..Revocations::default() });
+    for (client, server) in &mut open {
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), b'x', "there is time for a last word");
+        client.write_all(b"y").await.unwrap();
+    }
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(4)).await;
+    // Another revocation gives no more time.
+    trust.revoke(Revocations { nodes: [NodeId(Id(7)), NodeId(Id(9))].into(), ..Revocations::default() });
+    let [(_, revoked), (_, other)] = &mut open[..] else { unreachable!("two were opened") };
+    assert_eq!(revoked.read_u8().await.unwrap_err().kind(), std::io::ErrorKind::ConnectionAborted);
+    assert_eq!(other.read_u8().await.unwrap(), b'y');
 }

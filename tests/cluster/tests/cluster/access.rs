@@ -26,8 +26,7 @@ use crate::joining::{JoiningMachine, token};
 pub enum Caller {
     Plain(CallerKind),
     User(UserRole),
-    /// A user that was removed; an administrator that the CA certified and the state does not list.
-    RemovedUser,
+    /// An administrator that the CA certified and the state does not list.
     ForgedAdministrator,
     /// A certificate of the CA with the id of a manager or of a worker that joined, for another key.
     ForgedManager,
@@ -36,7 +35,7 @@ pub enum Caller {
     FormerAgent,
 }
 
-pub const CALLERS: [Caller; 12] = [
+pub const CALLERS: [Caller; 11] = [
     Caller::Plain(CallerKind::Anonymous),
     Caller::User(UserRole::Viewer),
     Caller::User(UserRole::Operator),
@@ -44,7 +43,6 @@ pub const CALLERS: [Caller; 12] = [
     Caller::Plain(CallerKind::Certified(Role::Worker)),
     Caller::Plain(CallerKind::Certified(Role::Manager)),
     Caller::Plain(CallerKind::Local),
-    Caller::RemovedUser,
     Caller::ForgedAdministrator,
     Caller::ForgedManager,
     Caller::ForgedWorker,
@@ -81,11 +79,9 @@ pub fn is_allowed(caller: Caller, need: RequiredRole) -> bool {
     match caller {
         Caller::User(role) => role >= least,
         Caller::Plain(kind) => kind == CallerKind::Local,
-        Caller::RemovedUser
-        | Caller::ForgedAdministrator
-        | Caller::ForgedManager
-        | Caller::ForgedWorker
-        | Caller::FormerAgent => false,
+        Caller::ForgedAdministrator | Caller::ForgedManager | Caller::ForgedWorker | Caller::FormerAgent => {
+            false
+        }
     }
 }
 
@@ -112,11 +108,6 @@ pub async fn credentials(world: &ManagerFixture, caller: Caller) -> Option<Crede
         Caller::Plain(CallerKind::Certified(role)) => world.credentials(role),
         Caller::Plain(CallerKind::Local | CallerKind::Anonymous) => return None,
         Caller::User(role) => world.user(role.as_str().trim_end_matches('n'), role).await,
-        Caller::RemovedUser => {
-            let removed = world.user("removed", UserRole::Admin).await;
-            world.admin().await.users().remove("removed").await.unwrap();
-            removed
-        }
         Caller::ForgedAdministrator => issue(Role::User, "admin"),
         Caller::ForgedManager => forged_manager(world),
         Caller::ForgedWorker => {
@@ -146,7 +137,6 @@ async fn every_method_admits_exactly_its_callers() {
         let mut grpc = Grpc::new(channel);
         let denied = match caller {
             Caller::Plain(CallerKind::Anonymous)
-            | Caller::RemovedUser
             | Caller::ForgedAdministrator
             | Caller::ForgedManager
             | Caller::ForgedWorker
@@ -169,7 +159,7 @@ async fn every_method_admits_exactly_its_callers() {
 }
 
 #[test]
-fn anonymous_caller_can_only_join_log_in_and_renew() {
+fn anonymous_caller_can_only_join_log_in_renew_and_ask_whether_it_was_removed() {
     let open = METHODS.iter().filter(|(_, need)| *need == RequiredRole::Anonymous).map(|(path, _)| *path);
     assert_eq!(
         open.collect::<Vec<_>>(),
@@ -177,7 +167,9 @@ fn anonymous_caller_can_only_join_log_in_and_renew() {
             "/warren.v1.Users/Login",
             "/warren.v1.Users/Renew",
             "/warren.v1.Membership/Join",
-            "/warren.v1.Managers/Join"
+            "/warren.v1.Managers/Join",
+            "/warren.v1.Sessions/CheckNode",
+            "/warren.v1.Peers/CheckManager",
         ]
     );
 }

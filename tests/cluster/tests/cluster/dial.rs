@@ -7,7 +7,10 @@ use std::sync::Arc;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Error};
-use warren_security::{Credentials, ReloadableCertificate, Roots, client_config, connect};
+use warren_security::{
+    ConnectError, Credentials, ReloadableCertificate, Roots, client_config, connect, connect_accepted,
+};
+use warren_testkit::wait::eventually_async;
 
 use crate::fixture::WAIT_DEADLINE;
 
@@ -31,6 +34,33 @@ pub async fn dial(
         }
     });
     endpoint().connect_with_connector(dial).await
+}
+
+/// Whether a manager accepts these credentials in the handshake; an error says anything but that they are revoked.
+async fn accepts(
+    address: SocketAddr,
+    roots: &Roots,
+    credentials: &Credentials,
+) -> Result<bool, ConnectError> {
+    let config = client_config(roots, Some(ReloadableCertificate::new(credentials))).unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    match connect_accepted(stream, config, WAIT_DEADLINE).await {
+        Ok(_) => Ok(true),
+        Err(ConnectError::Revoked) => Ok(false),
+        Err(other) => Err(other),
+    }
+}
+
+/// Waits until a manager accepts these credentials in the handshake, or refuses them as revoked.
+pub async fn until_accepted(address: SocketAddr, roots: &Roots, credentials: &Credentials, expected: bool) {
+    let what = format!("{} to be accepted: {expected}", credentials.identity());
+    eventually_async(WAIT_DEADLINE, &what, || async {
+        match accepts(address, roots, credentials).await {
+            Ok(found) if found == expected => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 }
 
 /// Over the manager's unix socket.

@@ -6,10 +6,12 @@ use tonic::{Code, Status};
 use warren_client::Error;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::membership_client::MembershipClient;
+use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::{Problem, v1};
 use warren_security::{Credentials, Role};
 use warren_testkit::wait::eventually_async;
 
+use crate::dial::until_accepted;
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::joining::{JoiningMachine, joined, token};
 use crate::worker::ScriptedWorker;
@@ -22,6 +24,16 @@ fn removed(status: &Status) {
 async fn leave(world: &ManagerFixture, node: &Credentials, force: bool) -> u32 {
     let mut member = MembershipClient::new(world.channel_as(Some(node)).await);
     member.leave(v1::LeaveRequest { force }).await.unwrap().into_inner().tasks
+}
+
+/// What a node whose certificate is refused asks without it.
+async fn check_node(
+    world: &ManagerFixture,
+    node: &Credentials,
+    version: Option<v1::AssignmentVersion>,
+) -> Result<(), Status> {
+    let request = v1::CheckNodeRequest { node_id: node.identity().id().to_owned(), version };
+    SessionsClient::new(world.channel_as(None).await).check_node(request).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,17 +74,22 @@ async fn removed_node_is_refused_by_every_call() {
     let mut worker = ScriptedWorker::dial_as(&world, &node).await;
     worker.sync().await;
     let seen = worker.version.expect("an assignment has a version");
+    let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
     let missing = client.nodes().remove("n2", false).await.unwrap();
     assert_eq!(missing.id, node.identity().id());
+    // It is told so before its connection is closed, by every call.
     removed(&worker.end().await);
-    let again = ScriptedWorker::connect(world.channel_as(Some(&node)).await, Some(seen)).await;
-    removed(&again.end().await);
-    let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
     let request = v1::RenewRequest { certificate_request: machine.request() };
     removed(&member.renew(request).await.unwrap_err());
-    assert_eq!(leave(&world, &node, false).await, 0, "it was removed before");
+    let left = member.leave(v1::LeaveRequest { force: false }).await.unwrap().into_inner();
+    assert_eq!(left.tasks, 0, "it was removed before");
+    let (address, roots) = (world.manager().address(), world.manager().roots());
+    until_accepted(address, &roots, &node, false).await;
+    removed(&check_node(&world, &node, Some(seen)).await.unwrap_err());
     assert!(client.nodes().remove("n2", false).await.unwrap_err().is_not_found());
     machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    until_accepted(address, &roots, &node, true).await;
+    check_node(&world, &node, Some(seen)).await.unwrap();
     ScriptedWorker::dial_as(&world, &node).await;
 }
 
@@ -92,20 +109,12 @@ async fn node_ahead_of_manager_is_unknown() {
     let later = v1::AssignmentVersion { index: u64::MAX, ..seen };
     let other_life = v1::AssignmentVersion { incarnation: seen.incarnation + 1, ..seen };
     let earlier_life = v1::AssignmentVersion { incarnation: seen.incarnation - 1, ..seen };
-    let unknown = (Code::FailedPrecondition, "NODE_UNKNOWN");
-    // A manager of the later incarnation may know it.
-    let elsewhere = (Code::Unavailable, "OTHER_INCARNATION");
-    let cases = [
-        (None, unknown),
-        (Some(later), unknown),
-        (Some(other_life), elsewhere),
-        (Some(earlier_life), unknown),
-    ];
-    for (has, expected) in cases {
-        let foreign = ScriptedWorker::connect(world.channel_as(Some(&node)).await, has).await;
-        let problem = Problem::from(&foreign.end().await);
-        assert_eq!((problem.code, problem.reason.as_str()), expected, "{has:?}");
+    for has in [None, Some(later), Some(other_life), Some(earlier_life)] {
+        let problem = Problem::from(&check_node(&world, &node, has).await.unwrap_err());
+        let found = (problem.code, problem.reason.as_str());
+        assert_eq!(found, (Code::FailedPrecondition, "NODE_UNKNOWN"), "{has:?}");
     }
+    removed(&check_node(&world, &node, Some(seen)).await.unwrap_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

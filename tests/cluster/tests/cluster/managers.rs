@@ -21,6 +21,7 @@ mod leaving;
 mod registers;
 mod rejoining;
 mod remote_sessions;
+mod revocation;
 mod watch_failover;
 mod withdrawals;
 mod workers;

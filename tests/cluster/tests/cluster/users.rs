@@ -19,6 +19,7 @@ use warren_types::{
     UserNamespace, UserRole,
 };
 
+use crate::dial::until_accepted;
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -79,15 +80,20 @@ async fn change_of_a_user_is_effective_at_once() {
     world.client_as(&again).await.services().get("web").await.unwrap();
 
     admin.users().remove("ann").await.unwrap();
-    assert_ends(world.client_as(&again).await.services().get("web").await);
+    assert_ends(reads_as(&world, &again).await);
     // Another user of that name is not the former one.
     world.user("ann", UserRole::Operator).await;
-    assert_ends(world.client_as(&again).await.services().get("web").await);
+    assert_ends(reads_as(&world, &again).await);
+}
+
+async fn reads_as(world: &ManagerFixture, user: &Credentials) -> Result<(), Error> {
+    world.connect_as(user).await?.services().get("web").await.map(drop)
 }
 
 fn assert_ends<T: std::fmt::Debug>(answer: Result<T, Error>) {
     let why = reason(answer);
-    assert!(why.contains("does not list this key"), "{why}");
+    // The former after the handshake, the latter in it.
+    assert!(why.contains("does not list this key") || why.contains("is revoked"), "{why}");
 }
 
 /// A certificate for the key, or the refusal.
@@ -144,14 +150,23 @@ async fn user_without_a_listed_key_renews_nothing() {
         let refused = renew(&world, user.key(), Duration::ZERO).await.unwrap_err();
         assert_eq!(Problem::from(&refused).reason, "KEY_NOT_LISTED", "{refused}");
         assert_ends(world.connect_as(&world.issued_ago(user, 2 * DAY)).await);
+        // Nor is a certificate of use that has not expired.
+        until_accepted(world.manager().address(), &world.manager().roots(), user, false).await;
+    };
+    let login = async || {
+        let user = world.login(&token_of(&admin, "ann").await).await.unwrap();
+        renew(&world, user.key(), Duration::ZERO).await.unwrap();
+        user
     };
     renew(&world, ann.key(), Duration::ZERO).await.unwrap();
     admin.users().update("ann", UserChange { logout: true, ..UserChange::default() }).await.unwrap();
     refused(&ann).await;
-    let again = world.login(&token_of(&admin, "ann").await).await.unwrap();
-    renew(&world, again.key(), Duration::ZERO).await.unwrap();
-    admin.users().remove("ann").await.unwrap();
+    let (again, other) = (login().await, login().await);
+    admin.users().revoke_key(&again.key().public_hash().unwrap().to_string()).await.unwrap();
     refused(&again).await;
+    renew(&world, other.key(), Duration::ZERO).await.unwrap();
+    admin.users().remove("ann").await.unwrap();
+    refused(&other).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -352,4 +367,43 @@ async fn registries_and_amounts_bound_what_operators_start() {
     }
     admin.services().rollback("web", Some(1), None).await.unwrap();
     services.remove("web", None, false).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_is_revoked_and_the_other_logins_stay() {
+    let world = ManagerFixture::new().await;
+    let admin = world.admin().await;
+    let stolen = world.user("ann", UserRole::Operator).await;
+    let other = world.login(&token_of(&admin, "ann").await).await.unwrap();
+    let (stolen_key, other_key) =
+        (stolen.key().public_hash().unwrap().to_string(), other.key().public_hash().unwrap().to_string());
+    let keys = admin.users().keys().await.unwrap();
+    let own = keys.iter().find(|key| key.user == "admin").expect("the administrator has a key");
+    assert!(!own.manager.is_empty() && own.listed_at.is_none(), "{own:?}");
+    let of_ann = |keys: &[v1::UserKey]| -> Vec<(String, bool)> {
+        let keys = keys.iter().filter(|key| key.user == "ann");
+        keys.map(|key| (key.key.clone(), key.revoked_at.is_some())).collect()
+    };
+    let mut expected = vec![(stolen_key.clone(), false), (other_key.clone(), false)];
+    expected.sort();
+    assert_eq!(of_ann(&keys), expected);
+
+    for short in ["", &stolen_key[..7], "zz"] {
+        assert!(matches!(admin.users().revoke_key(short).await, Err(Error::Refused { .. })), "{short:?}");
+    }
+    assert_eq!(reason(admin.users().revoke_key(&"0".repeat(64)).await), "KEY_NOT_FOUND");
+    for _ in 0..2 {
+        let revoked = admin.users().revoke_key(&stolen_key[..8]).await.unwrap();
+        assert_eq!(revoked.key, stolen_key);
+        assert!(revoked.revoked_at < revoked.ends_at && revoked.user == "ann", "{revoked:?}");
+    }
+    let mut expected = vec![(stolen_key, true), (other_key, false)];
+    expected.sort();
+    assert_eq!(of_ann(&admin.users().keys().await.unwrap()), expected);
+    assert_eq!(admin.users().get("ann").await.unwrap().logins.len(), 1);
+    let (address, roots) = (world.manager().address(), world.manager().roots());
+    until_accepted(address, &roots, &stolen, false).await;
+    until_accepted(address, &roots, &other, true).await;
+    let why = reason(world.client_as(&other).await.users().keys().await);
+    assert!(why.contains("needs the role admin"), "{why}");
 }

@@ -223,6 +223,7 @@ fn users_command() -> impl Strategy<Value = Command> {
             }),
         1 => (id(), time()).prop_map(|(id, at)| Command::RemoveUser { id, at }),
         3 => (secret(), key(), time()).prop_map(|(hash, key, at)| Command::LoginUser { hash, key, at }),
+        1 => (key(), time()).prop_map(|(key, at)| Command::Key(KeyCommand::Revoke { key, at })),
         1 => (1..4u64, key(), time())
             .prop_map(|(member, key, at)| Command::SetAdministratorKey { member, key, at }),
         1 => (node(), key(), time()).prop_map(|(id, key, at)| Command::SetNodeKey { id, key, at }),

@@ -221,6 +221,10 @@ fn inconsistent_member_snapshot_is_refused() {
     );
     check(|parts| parts.departed_managers[0].1.index = 1 << 40, "left with a later entry");
     check(|parts| parts.departed_managers.clear(), "the digest of its content");
+    let revoked = |at| RevokedKey { holder: "ann".to_owned(), revoked_at: at };
+    let one = |at| vec![(PublicKeyHash([1; 32]), revoked(at))];
+    check(|parts| parts.revoked_keys = one(Timestamp(1)), "the digest of its content");
+    check(|parts| parts.revoked_keys = one(Timestamp(u64::MAX)), "is revoked in the future");
     check(|parts| parts.next_member_id = 8, "the digest of its content");
     check(|parts| member(parts, 1).level = 9, "the digest of its content");
 }

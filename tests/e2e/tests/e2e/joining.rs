@@ -187,5 +187,5 @@ fn user_logs_in_once_and_is_refused_after_the_removal() {
     denied(ann.run(&privileged), "task.privileged");
 
     warren.run_ok(&["user", "rm", "ann"]);
-    denied(ann.run(&["service", "ls"]), "does not list this key");
+    denied(ann.run(&["service", "ls"]), "is revoked");
 }

@@ -2,19 +2,26 @@ use std::time::SystemTime;
 
 use tokio::net::TcpListener;
 use tonic::transport::Server;
+use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::sessions_server::SessionsServer;
 use warren_security::{
-    CertificateAuthority, HandshakeLimits, Identity, ReloadableCertificate, Role, client_config, serve_tls,
-    server_config,
+    CertificateAuthority, HandshakeLimits, Identity, ReloadableCertificate, Revocations, Role, Trust,
+    client_config, serve_tls, trusting_client_config, trusting_server_config,
 };
+use warren_task::DesiredState;
+use warren_types::{Id, ManagerId, NodeSettings};
 
 use super::*;
+use crate::certificate::refuse_departed;
 use crate::fake_manager::new_service;
+use crate::fixtures::settings;
+
+const NODE: NodeId = NodeId(Id(7));
 
 fn certificate(authority: &CertificateAuthority, role: Role) -> Arc<ReloadableCertificate> {
-    let identity = Identity::new(authority.cluster(), role, "1").unwrap();
+    let identity = Identity::new(authority.cluster(), role, NODE.to_string()).unwrap();
     ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap())
 }
 
@@ -24,9 +31,16 @@ fn authority() -> CertificateAuthority {
 
 /// A manager of `authority` on a port of this machine.
 async fn manager(authority: &CertificateAuthority) -> (String, tokio::task::JoinHandle<()>) {
+    manager_trusting(authority, Trust::new(&authority.roots()).unwrap()).await
+}
+
+async fn manager_trusting(
+    authority: &CertificateAuthority,
+    trust: Arc<Trust>,
+) -> (String, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let tls = server_config(&authority.roots(), certificate(authority, Role::Manager)).unwrap();
+    let tls = trusting_server_config(trust, certificate(authority, Role::Manager)).unwrap();
     let incoming = serve_tls(listener, tls, HandshakeLimits::default());
     let (service, sessions, attached) = new_service();
     let server = Server::builder().add_service(SessionsServer::new(service));
@@ -39,11 +53,7 @@ async fn manager(authority: &CertificateAuthority) -> (String, tokio::task::Join
 
 fn dialer(authority: &CertificateAuthority, managers: &[&str]) -> TlsDialer {
     let tls = client_config(&authority.roots(), Some(certificate(authority, Role::Worker))).unwrap();
-    TlsDialer::new(
-        warren_types::NodeId(warren_types::Id(7)),
-        managers.iter().map(ToString::to_string).collect(),
-        tls,
-    )
+    TlsDialer::new(NODE, managers.iter().map(ToString::to_string).collect(), tls)
 }
 
 #[tokio::test]
@@ -97,4 +107,38 @@ async fn manager_of_other_cluster_is_refused() {
     server.abort();
     let nobody = dialer(&authority(), &[]).dial().await;
     assert!(matches!(nobody, Err(ManagerDialError::NoAddress)));
+}
+
+#[tokio::test]
+async fn removed_node_is_refused_and_learns_it_without_its_certificate() {
+    let authority = authority();
+    let trust = Trust::new(&authority.roots()).unwrap();
+    let (address, server) = manager_trusting(&authority, Arc::clone(&trust)).await;
+    let dialer = dialer(&authority, &[&address]);
+    assert!(dialer.dial().await.is_ok());
+    trust.revoke(Revocations { nodes: [NODE].into(), ..Revocations::default() });
+    let refused = dialer.dial().await.err().expect("the certificate is revoked");
+    assert_eq!(refused.refused_by(), Some(&*address), "{refused}");
+    let request = v1::CheckNodeRequest { node_id: NODE.to_string(), version: None };
+    let status = dialer.check_node(address, request).await.expect("it was removed");
+    assert_eq!(Problem::from(&status).reason, NODE_REMOVED, "{status}");
+    server.abort();
+}
+
+#[tokio::test]
+async fn manager_that_left_is_refused() {
+    let authority = authority();
+    let (address, server) = manager(&authority).await;
+    let trust = Trust::new(&authority.roots()).unwrap();
+    let tls =
+        trusting_client_config(Arc::clone(&trust), Some(certificate(&authority, Role::Worker))).unwrap();
+    let dialer = TlsDialer::new(NODE, vec![address], tls);
+    assert!(dialer.dial().await.is_ok());
+    let settings = NodeSettings { revoked_managers: vec![ManagerId(NODE.0)], ..settings() };
+    refuse_departed(&trust, &DesiredState { settings: Some(settings), ..DesiredState::default() });
+    let refused = dialer.dial().await.err().expect("its certificate is revoked");
+    let is_revoked =
+        matches!(refused, ManagerDialError::Insecure { source: ConnectError::RevokedManager, .. });
+    assert!(is_revoked, "{refused}");
+    server.abort();
 }

@@ -72,6 +72,7 @@ impl State {
             if gone.member_id != member.member_id {
                 let departed = DepartedManager { member: gone.member_id, index: self.applied.index };
                 self.record_departure(gone.manager_id, departed);
+                self.revoke_administrator(&gone, self.clock);
             }
         }
         self.forget_departure(member.manager_id);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warren_types::{CaRotation, KeyPhase, KeyRotation, SealedData, SealedItem, SealedUnlockKey, UnlockKeyId};
 
-use super::{ApplyContext, secret_object};
+use super::{ApplyContext, secret_object, user};
 use crate::state::key_rotation::is_resealed;
 use crate::state::{
     Cluster, CommandResponse, KeyCommand, KeyRotationStep, KeyStep, Refusal, State, StateChange, digest,
@@ -21,6 +21,7 @@ pub(super) fn execute(
         }
         KeyCommand::Rotate { number, step, at: _ } => rotate(state, entry, *number, step),
         KeyCommand::Reseal { number, items, at: _ } => Ok(reseal(state, entry, *number, items)),
+        KeyCommand::Revoke { key, at: _ } => user::revoke_key(state, entry, *key),
     }
 }
 

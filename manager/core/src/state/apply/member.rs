@@ -201,9 +201,11 @@ pub(super) fn set_administrator_key(
 ) -> Result<CommandResponse, Refusal> {
     let known = state.members.get(&member).cloned();
     let known = known.ok_or_else(|| Refusal::not_found(ObjectKind::Manager, member))?;
-    if known.administrator_key == Some(key) {
+    // A manager that finds that its key is revoked makes another one.
+    if known.administrator_key == Some(key) || state.is_revoked(&key) {
         return Ok(CommandResponse::Member(known));
     }
+    state.revoke_administrator(&known, entry.now);
     update_member(state, entry, member, |member| member.administrator_key = Some(key))
 }
 
@@ -214,6 +216,7 @@ fn remove(state: &mut State, entry: &mut ApplyContext, member: MemberId) -> Resu
         return Ok(CommandResponse::Member(known));
     }
     state.check_other_voters(&known)?;
+    state.revoke_administrator(&known, entry.now);
     update_member(state, entry, member, mark_removing)
 }
 
@@ -229,6 +232,7 @@ fn delete(state: &mut State, entry: &mut ApplyContext, member: MemberId) -> Resu
     }
     state.digest_sum.remove(digest::member(&known));
     state.members.remove(&member);
+    state.revoke_administrator(&known, entry.now);
     state.record_departure(known.manager_id, DepartedManager { member, index: entry.index });
     entry.changes.push(StateChange::Member(member));
     Ok(CommandResponse::Done)

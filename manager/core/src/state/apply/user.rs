@@ -89,15 +89,49 @@ pub(super) fn update(
         return Err(Refusal::VersionConflict { kind, name, expected, found });
     }
     changed.version = entry.index;
-    Ok(replace(state, entry, Some(&known), changed))
+    let response = replace(state, entry, Some(&known), changed);
+    if remove_keys {
+        revoke_all(state, entry, &known);
+    }
+    Ok(response)
 }
 
 pub(super) fn remove(state: &mut State, entry: &mut ApplyContext, id: UserId) -> CommandResponse {
     let Some(user) = state.users.remove(&id) else { return CommandResponse::Done };
     state.index.remove_user_record(&user);
     state.digest_sum.remove(digest::user(&user));
+    revoke_all(state, entry, &user);
     entry.changes.push(StateChange::User(id));
     CommandResponse::User(user)
+}
+
+/// Revokes the keys that a user had.
+fn revoke_all(state: &mut State, entry: &ApplyContext, user: &User) {
+    user.keys.keys().for_each(|key| state.record_revocation(*key, user.name.as_str(), entry.now));
+}
+
+/// Revokes one key of a user, or that of the administrator of a manager's machine. The others stay.
+pub(super) fn revoke_key(
+    state: &mut State,
+    entry: &mut ApplyContext,
+    key: PublicKeyHash,
+) -> Result<CommandResponse, Refusal> {
+    if state.is_revoked(&key) {
+        return Ok(CommandResponse::Done);
+    }
+    if let Some(known) = state.index.user_keys.get(&key).and_then(|id| state.users.get(id)).cloned() {
+        let mut changed = User { version: entry.index, ..User::clone(&known) };
+        changed.keys.remove(&key);
+        changed.login.take_if(|login| login.used_by == Some(key));
+        replace(state, entry, Some(&known), changed);
+        state.record_revocation(key, known.name.as_str(), entry.now);
+        return Ok(CommandResponse::Done);
+    }
+    let member = state.members().find(|member| member.administrator_key == Some(key)).cloned();
+    let member = member.ok_or_else(|| Refusal::not_found(ObjectKind::User, format!("with the key {key}")))?;
+    state.revoke_administrator(&member, entry.now);
+    entry.changes.push(StateChange::Member(member.member_id));
+    Ok(CommandResponse::Done)
 }
 
 /// Lists the key of a user that has a login token with this hash, which is used up by it.
@@ -114,6 +148,10 @@ pub(super) fn login(
     }
     if known.is_expired(entry.now) {
         return Err(Refusal::UserExpired { user: known.name.clone() });
+    }
+    if state.is_revoked(&key) {
+        let message = "is for a key that was revoked; log in again with another key";
+        return Err(Refusal::Invalid(Violation::new("certificateRequest", message).into()));
     }
     match login.used_by {
         Some(other) if other != key => return Err(Refusal::LoginTokenNotFound),

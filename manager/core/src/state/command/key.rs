@@ -1,7 +1,8 @@
 //! The writes that change keys of the cluster.
 
 use warren_types::{
-    KeyPhase, MemberId, NextSecretObjectKey, SealedData, SealedItem, SealedUnlockKey, Timestamp, UnlockKeyId,
+    KeyPhase, MemberId, NextSecretObjectKey, PublicKeyHash, SealedData, SealedItem, SealedUnlockKey,
+    Timestamp, UnlockKeyId,
 };
 
 /// A change of keys of the cluster.
@@ -37,6 +38,13 @@ pub enum KeyCommand {
         /// Time of the command.
         at: Timestamp,
     },
+    /// Revokes a key of a user or of a manager's administrator; the others of the user stay. Response: `Done`.
+    Revoke {
+        /// The key.
+        key: PublicKeyHash,
+        /// Time of the command.
+        at: Timestamp,
+    },
 }
 
 /// A step of the replacement of the keys.
@@ -60,19 +68,27 @@ pub enum KeyRotationStep {
 impl KeyCommand {
     pub(super) fn planner_term(&self) -> Option<u64> {
         match self {
-            Self::SetUnlockKey { .. } | Self::Rotate { .. } | Self::Reseal { .. } => None,
+            Self::SetUnlockKey { .. } | Self::Rotate { .. } | Self::Reseal { .. } | Self::Revoke { .. } => {
+                None
+            }
         }
     }
 
     pub(super) fn at(&self) -> Timestamp {
         match self {
-            Self::SetUnlockKey { at, .. } | Self::Rotate { at, .. } | Self::Reseal { at, .. } => *at,
+            Self::SetUnlockKey { at, .. }
+            | Self::Rotate { at, .. }
+            | Self::Reseal { at, .. }
+            | Self::Revoke { at, .. } => *at,
         }
     }
 
     pub(super) fn set_at(&mut self, time: Timestamp) {
         match self {
-            Self::SetUnlockKey { at, .. } | Self::Rotate { at, .. } | Self::Reseal { at, .. } => *at = time,
+            Self::SetUnlockKey { at, .. }
+            | Self::Rotate { at, .. }
+            | Self::Reseal { at, .. }
+            | Self::Revoke { at, .. } => *at = time,
         }
     }
 }

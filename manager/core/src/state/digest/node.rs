@@ -2,8 +2,8 @@
 
 use warren_types::{
     Availability, LoginToken, ManagerId, Member, Node, NodeCheckOutcome, NodeCheckResult, NodeCondition,
-    NodeDescription, NodeId, NodeRole, NodeStatus, NodeVerification, Resources, Suffrage, Token, User,
-    UserRole, VerificationState,
+    NodeDescription, NodeId, NodeRole, NodeStatus, NodeVerification, PublicKeyHash, Resources, RevokedKey,
+    Suffrage, Token, User, UserRole, VerificationState,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -237,6 +237,12 @@ pub(in crate::state) fn departed_manager(manager: ManagerId, departed: DepartedM
     let [high, low] = halves(manager.0);
     let DepartedManager { member, index } = departed;
     hash([HashKind::DepartedManager as u64, high, low, member, index])
+}
+
+/// A key that a user had.
+pub(in crate::state) fn revoked_key(key: &PublicKeyHash, revoked: &RevokedKey) -> u64 {
+    let RevokedKey { holder, revoked_at } = revoked;
+    hash([HashKind::RevokedKey as u64, xxh3_64(&key.0), text(holder), revoked_at.0])
 }
 
 /// A node that was removed at that entry.

@@ -36,6 +36,9 @@ impl State {
 
     /// Who is accepted with that key at that time: a user, or the administrator of a manager's machine.
     pub fn key_holder(&self, key: &PublicKeyHash, now: Timestamp) -> Option<KeyHolder> {
+        if self.is_revoked(key) {
+            return None;
+        }
         if let Some(user) = self.index.user_keys.get(key).and_then(|id| self.users.get(id)) {
             let holder =
                 || KeyHolder { name: user.name.to_string(), role: user.role, expires_at: user.expires_at };

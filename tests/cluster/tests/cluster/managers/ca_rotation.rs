@@ -12,6 +12,7 @@ use warren_client::JoinToken;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::nodes_client::NodesClient;
+use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::users_client::UsersClient;
 use warren_security::{
     CaDigest, CertificateAuthority, CertificateRequest, Credentials, Identity, JoinConnectError,
@@ -25,9 +26,9 @@ use warren_worker::Worker;
 
 use super::group::ManagerGroup;
 use crate::agents::AgentMachine;
+use crate::dial::until_accepted;
 use crate::fixture::WAIT_DEADLINE;
 use crate::joining::JoiningMachine;
-use crate::worker::ScriptedWorker;
 
 const WRITES: u64 = 100;
 
@@ -190,9 +191,11 @@ async fn authority_is_replaced_under_load() {
     group.node_is("away", v1::NodeStatus::Ready).await;
     group.wait_for_ca("the node that was away", |status| missing(&status.nodes).is_empty()).await;
     assert_eq!(trusted(&away), [new]);
-    let channel = group.hosts[1].channel(&group.roots, Some(&removed)).await;
-    let seen = v1::AssignmentVersion { incarnation: 1, index: 1 };
-    let refused = ScriptedWorker::connect(channel, Some(seen)).await.end().await;
+    until_accepted(group.hosts[1].address(), &group.roots, &removed, false).await;
+    let anonymous = group.hosts[1].channel(&group.roots, None).await;
+    let version = Some(v1::AssignmentVersion { incarnation: 1, index: 1 });
+    let request = v1::CheckNodeRequest { node_id: removed.identity().id().to_owned(), version };
+    let refused = SessionsClient::new(anonymous).check_node(request).await.unwrap_err();
     assert!(refused.message().contains("was removed"), "{refused:?}");
 
     renew_user(&mut group, new).await;

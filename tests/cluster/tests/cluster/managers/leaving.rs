@@ -7,6 +7,7 @@ use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 
 use super::group::ManagerGroup;
+use crate::dial::until_accepted;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
@@ -127,11 +128,11 @@ async fn removed_manager_stops_and_is_refused() {
     let refused = group.hosts[missing].start(false).await.unwrap_err();
     assert!(refused.to_string().contains("removed"), "{refused}");
     // Nor does its certificate give it access.
-    let channel = group.hosts[leader].channel(&group.roots, Some(&credentials)).await;
-    let address = group.hosts[missing].address().to_string();
-    let hello = v1::PeerHello { member_id: member, address, incarnation: 1 };
-    let frames = tokio_stream::once(v1::RaftFrame { hello: Some(hello), messages: Vec::new() });
-    let status = PeersClient::new(channel).stream_raft(frames).await.unwrap_err();
+    until_accepted(group.hosts[leader].address(), &group.roots, &credentials, false).await;
+    let anonymous = group.hosts[leader].channel(&group.roots, None).await;
+    let id = credentials.identity().id().to_owned();
+    let request = v1::CheckManagerRequest { id, member_id: member, incarnation: 1 };
+    let status = PeersClient::new(anonymous).check_manager(request).await.unwrap_err();
     assert_eq!(Problem::from(&status).reason, "MEMBER_REMOVED", "{status}");
     // With a token it joins again, as another member.
     let token = group.token(NodeRole::Manager).await;

@@ -13,6 +13,7 @@ use warren_proto::v1::log_entry::Entry;
 use warren_proto::v1::logs_client::LogsClient;
 use warren_proto::v1::managers_client::ManagersClient;
 use warren_proto::v1::nodes_client::NodesClient;
+use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::stream_frame::Frame;
 use warren_proto::v1::tasks_client::TasksClient;
 use warren_proto::v1::watch_event::Change;
@@ -21,6 +22,7 @@ use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 
 use super::group::ManagerGroup;
+use crate::dial::until_accepted;
 use crate::exec::{STARTED, in_task};
 use crate::fixture::WAIT_DEADLINE;
 use crate::worker::{ScriptedWorker, report};
@@ -341,11 +343,13 @@ async fn every_manager_reports_node_removal() {
     nodes.remove(request).await.unwrap();
     assert_eq!(Problem::from(&worker.end().await).reason, "NODE_REMOVED");
     for host in &apart.group.hosts {
-        let channel = host.channel(&apart.group.roots, Some(&apart.node)).await;
-        let again = ScriptedWorker::connect(channel.clone(), seen).await;
-        assert_eq!(Problem::from(&again.end().await).reason, "NODE_REMOVED");
-        let forgetful = ScriptedWorker::connect(channel, None).await;
-        assert_eq!(Problem::from(&forgetful.end().await).reason, "NODE_UNKNOWN");
+        until_accepted(host.address(), &apart.group.roots, &apart.node, false).await;
+        let mut anonymous = SessionsClient::new(host.channel(&apart.group.roots, None).await);
+        for (version, expected) in [(seen, "NODE_REMOVED"), (None, "NODE_UNKNOWN")] {
+            let node_id = apart.node.identity().id().to_owned();
+            let refused = anonymous.check_node(v1::CheckNodeRequest { node_id, version }).await.unwrap_err();
+            assert_eq!(Problem::from(&refused).reason, expected);
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use warren_types::{Id, LoginToken, PublicKeyHash, Timestamp, TokenHash, User, UserId, UserRole};
+use warren_types::{Id, LoginToken, PublicKeyHash, RevokedKey, Timestamp, TokenHash, User, UserId, UserRole};
 
-use super::{check, user};
+use super::{check, revoked_key, user};
 
 #[test]
 fn every_user_field_changes_hash() {
@@ -35,4 +35,15 @@ fn every_user_field_changes_hash() {
         |u| u.keys.clear(),
     ];
     check(user, &given, changes);
+}
+
+#[test]
+fn every_field_of_a_revoked_key_changes_hash() {
+    let given = (PublicKeyHash([1; 32]), RevokedKey { holder: "ann".to_owned(), revoked_at: Timestamp(1) });
+    let changes: &[fn(&mut (PublicKeyHash, RevokedKey))] = &[
+        |r| r.0 = PublicKeyHash([2; 32]),
+        |r| r.1.holder = "bob".to_owned(),
+        |r| r.1.revoked_at = Timestamp(2),
+    ];
+    check(|(key, revoked)| revoked_key(key, revoked), &given, changes);
 }

@@ -75,6 +75,8 @@ pub fn commands() -> Vec<(&'static str, Command)> {
         ("set_unlock_key_again", unlock_key(Some(10), None)),
     ];
     all.extend(key_rotation());
+    // Of the administrator.
+    all.push(("revoke_key", Command::Key(KeyCommand::Revoke { key: PublicKeyHash([7; 32]), at: AT })));
     all
 }
 

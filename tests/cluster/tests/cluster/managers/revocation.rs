@@ -1,0 +1,109 @@
+//! What is revoked is refused in the handshake, by every manager, also after it has started again.
+
+use warren_client::JoinToken;
+use warren_proto::v1;
+use warren_proto::v1::nodes_client::NodesClient;
+use warren_proto::v1::users_client::UsersClient;
+use warren_security::{CertificateRequest, Credentials, PrivateKey};
+use warren_testkit::wait::eventually_async;
+use warren_types::Id;
+
+use super::group::ManagerGroup;
+use crate::dial::until_accepted;
+use crate::fixture::WAIT_DEADLINE;
+
+impl ManagerGroup {
+    async fn users(&self) -> UsersClient<tonic::transport::Channel> {
+        UsersClient::new(self.channel(0).await)
+    }
+
+    /// A new user, logged in.
+    async fn viewer(&self, name: &str) -> Credentials {
+        let token = JoinToken::generate(self.roots.digests()[0]).unwrap();
+        let request = v1::CreateUserRequest {
+            id: Id(rand::random()).to_string(),
+            name: name.to_owned(),
+            role: v1::UserRole::Viewer.into(),
+            login_hash: token.hash().0.to_vec().into(),
+            login_ttl_ms: 60_000,
+            ttl_ms: 0,
+        };
+        self.users().await.create(request).await.unwrap();
+        let key = PrivateKey::generate().unwrap();
+        let certificate_request = CertificateRequest::create(&key).unwrap();
+        let request = v1::LoginRequest { token: token.reveal().to_string(), certificate_request };
+        let anonymous = self.hosts[0].channel(&self.roots, None).await;
+        let answer = UsersClient::new(anonymous).login(request).await.unwrap().into_inner();
+        Credentials::new(answer.certificate, key).unwrap()
+    }
+
+    async fn revoke(&self, credentials: &Credentials) {
+        let key = credentials.key().public_hash().unwrap().to_string();
+        self.users().await.revoke_key(v1::RevokeKeyRequest { key }).await.unwrap();
+    }
+
+    /// Waits until these managers refuse and accept exactly these.
+    async fn handshakes(&self, numbers: &[usize], refused: &[Credentials], accepted: &[Credentials]) {
+        for number in numbers {
+            let address = self.hosts[*number].address();
+            for (credentials, expected) in
+                refused.iter().map(|it| (it, false)).chain(accepted.iter().map(|it| (it, true)))
+            {
+                until_accepted(address, &self.roots, credentials, expected).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn removed_and_revoked_certificates_fail_in_the_handshake() {
+    let mut group = ManagerGroup::of_three().await;
+    let leader = group.leader().await;
+    // The tests call as the administrator of the first one.
+    let gone = (1..3).find(|number| *number != leader).unwrap();
+    let stays = 3 - gone;
+    // What a thief copied from the disk of the manager that is removed.
+    let stolen = [group.hosts[gone].credentials(), group.hosts[gone].manager().admin()];
+    let administrator = group.hosts[stays].manager().admin();
+    let (removed_node, node) = (group.node("removed").await, group.node("stays").await);
+    let users = [group.viewer("ann").await, group.viewer("bob").await, group.viewer("eve").await];
+    let [ann, bob, eve] = users;
+    let (own, peer) = (group.admin.clone(), group.hosts[stays].credentials());
+    let refused = [&stolen[..], &[administrator.clone(), removed_node, ann.clone(), bob]].concat();
+    let accepted = [own, peer, node.clone(), eve];
+    group.handshakes(&[0, stays], &[], &[&refused[..], &accepted[..]].concat()).await;
+
+    let request = v1::RemoveNodeRequest { reference: "removed".to_owned(), force: true };
+    NodesClient::new(group.channel(0).await).remove(request).await.unwrap();
+    group.users().await.remove(v1::Reference { reference: "bob".to_owned() }).await.unwrap();
+    group.revoke(&ann).await;
+    group.revoke(&administrator).await;
+    let name = group.hosts[gone].name.clone();
+    group.remove(0, &name, true).await.unwrap();
+    let failed = tokio::time::timeout(WAIT_DEADLINE, group.hosts[gone].manager_mut().wait_failed()).await;
+    failed.expect("it learns that it was removed, although its certificate is refused");
+    group.hosts[gone].stop().await;
+    group.wait_for_managers("it to be gone", |listed| !listed.contains_key(&name)).await;
+    group.handshakes(&[0, stays], &refused, &accepted).await;
+
+    // The administrator whose key was revoked has another one, which is listed.
+    eventually_async(WAIT_DEADLINE, "another key of the administrator", || async {
+        let other = group.hosts[stays].manager().admin();
+        if other.key().public_hash().unwrap() == administrator.key().public_hash().unwrap() {
+            return Err("the same".to_owned());
+        }
+        let channel = group.hosts[0].channel(&group.roots, Some(&other)).await;
+        let listed = UsersClient::new(channel).list_keys(v1::ListRequest::default()).await;
+        listed.map(drop).map_err(|status| status.to_string())
+    })
+    .await;
+
+    // The workers refuse the manager that left, and what was revoked stays so after a restart.
+    let worker = group.session(stays, &node, None).await;
+    let settings = worker.welcome.settings.clone().expect("the welcome has settings");
+    assert_eq!(settings.revoked_managers, [stolen[0].identity().id()]);
+    drop(worker);
+    group.hosts[stays].stop().await;
+    group.hosts[stays].start(false).await.unwrap();
+    group.handshakes(&[0, stays], &refused, &accepted).await;
+}

@@ -57,11 +57,17 @@ impl AgentMachine {
         MembershipStore::new(self.directory.path().join("member"))
     }
 
+    /// The node that joined here, and what it trusts.
+    pub fn member(&self) -> (Credentials, Roots) {
+        match self.membership().load().unwrap() {
+            NodeMembership::Member { credentials, roots } => (credentials, roots),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The agent of the node that joined here, which renews its certificate.
     pub async fn joined_agent(&self, managers: Vec<SocketAddr>) -> Worker {
-        let NodeMembership::Member { credentials, roots } = self.membership().load().unwrap() else {
-            panic!("no node joined here")
-        };
+        let (credentials, roots) = self.member();
         self.start_agent(managers, (&credentials, &roots), Some(self.membership())).await
     }
 

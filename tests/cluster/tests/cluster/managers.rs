@@ -19,6 +19,7 @@ mod identity;
 mod key_rotation;
 mod leaving;
 mod registers;
+mod rehearsal;
 mod rejoining;
 mod remote_sessions;
 mod revocation;

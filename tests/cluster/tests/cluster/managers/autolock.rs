@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use tonic::transport::Channel;
 use warren_client::{Client, ClientTarget};
 use warren_proto::status::MANAGER_LOCKED;
 use warren_proto::v1;
-use warren_proto::v1::cluster_client::ClusterClient;
 use warren_security::UnlockKey;
 use warren_testkit::wait::eventually_async;
 
@@ -15,14 +13,9 @@ use super::host::ManagerHost;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
-    async fn locking(&self) -> ClusterClient<Channel> {
-        let number = self.hosts.iter().position(ManagerHost::is_running).expect("some manager runs");
-        ClusterClient::new(self.channel(number).await)
-    }
-
     pub async fn set_autolock(&self, is_on: bool) {
         let request = v1::UpdateClusterRequest { autolock: Some(is_on), ..Default::default() };
-        let updated = self.locking().await.update(request).await.unwrap().into_inner();
+        let updated = self.cluster().await.update(request).await.unwrap().into_inner();
         assert_eq!(updated.autolock, Some(is_on));
     }
 
@@ -35,7 +28,7 @@ impl ManagerGroup {
     }
 
     pub async fn unlock_key(&self) -> UnlockKey {
-        let shown = self.locking().await.get_unlock_key(v1::GetUnlockKeyRequest {}).await.unwrap();
+        let shown = self.cluster().await.get_unlock_key(v1::GetUnlockKeyRequest {}).await.unwrap();
         UnlockKey::parse(&shown.into_inner().key).unwrap()
     }
 }
@@ -128,7 +121,7 @@ async fn locked_manager_waits_for_its_key_and_catches_up() {
     group.hosts[2].stop().await;
     let request = v1::RotateUnlockKeyRequest { id: first.id().to_string() };
     for _ in 0..2 {
-        let rotated = group.locking().await.rotate_unlock_key(request.clone()).await.unwrap().into_inner();
+        let rotated = group.cluster().await.rotate_unlock_key(request.clone()).await.unwrap().into_inner();
         assert_ne!(rotated.id, first.id().to_string());
         assert!(rotated.pending_managers.contains(&"m3".to_owned()), "{rotated:?}");
     }
@@ -154,6 +147,6 @@ async fn locked_manager_waits_for_its_key_and_catches_up() {
     group.hosts[2].unlock_key = None;
     group.hosts[2].start(false).await.unwrap();
     knows_service(&group.hosts[2], "late").await;
-    let refused = group.locking().await.rotate_unlock_key(request).await.unwrap_err();
+    let refused = group.cluster().await.rotate_unlock_key(request).await.unwrap_err();
     assert!(refused.message().contains("autolock is off"), "{refused:?}");
 }

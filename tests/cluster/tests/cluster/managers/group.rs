@@ -1,6 +1,7 @@
 //! Several managers of one cluster, and every way to connect to them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -95,6 +96,11 @@ impl ManagerGroup {
         self.hosts.iter().find(|host| host.is_running()).expect("some manager runs")
     }
 
+    /// Of all hosts.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.hosts.iter().map(ManagerHost::address).collect()
+    }
+
     pub async fn token(&self, role: NodeRole) -> JoinToken {
         self.token_of(self.any_running(), role).await
     }
@@ -120,6 +126,16 @@ impl ManagerGroup {
     /// As an administrator.
     pub async fn channel(&self, number: usize) -> Channel {
         self.channel_of(&self.hosts[number]).await
+    }
+
+    /// As an administrator, to a manager that runs.
+    pub async fn any_channel(&self) -> Channel {
+        self.channel_of(self.any_running()).await
+    }
+
+    /// The same.
+    pub async fn cluster(&self) -> ClusterClient<Channel> {
+        ClusterClient::new(self.any_channel().await)
     }
 
     pub async fn services(&self, number: usize) -> ServicesClient<Channel> {

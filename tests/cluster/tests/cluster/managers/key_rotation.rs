@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use tonic::transport::Channel;
 use warren_proto::v1;
-use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::secret_objects_client::SecretObjectsClient;
 use warren_testkit::wait::eventually_async;
 use warren_types::{Id, SecretObjectId};
@@ -12,22 +10,18 @@ use warren_types::{Id, SecretObjectId};
 use super::autolock::{files_with, start_locked};
 use super::group::ManagerGroup;
 use super::host::ManagerHost;
+use super::rehearsal::Rehearsal;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
-    async fn rotating(&self) -> ClusterClient<Channel> {
-        let number = self.hosts.iter().position(ManagerHost::is_running).expect("some manager runs");
-        ClusterClient::new(self.channel(number).await)
-    }
-
     async fn rotate_keys(&self, number: u64) -> v1::KeyStatus {
-        let begun = self.rotating().await.rotate_keys(v1::RotateKeysRequest { number }).await;
+        let begun = self.cluster().await.rotate_keys(v1::RotateKeysRequest { number }).await;
         begun.unwrap().into_inner()
     }
 
     async fn wait_for_keys(&self, what: &str, expected: impl Fn(&v1::KeyStatus) -> bool) -> v1::KeyStatus {
         eventually_async(WAIT_DEADLINE, what, || async {
-            let status = self.rotating().await.get_keys(v1::GetKeysRequest {}).await;
+            let status = self.cluster().await.get_keys(v1::GetKeysRequest {}).await;
             let status = status.map_err(|status| status.to_string())?.into_inner();
             if expected(&status) { Ok(status) } else { Err(format!("{status:#?}")) }
         })
@@ -42,7 +36,7 @@ impl ManagerGroup {
             data: data.as_bytes().into(),
             ..Default::default()
         };
-        let created = SecretObjectsClient::new(self.channel(0).await).create(request).await;
+        let created = SecretObjectsClient::new(self.any_channel().await).create(request).await;
         created.unwrap();
     }
 
@@ -89,6 +83,10 @@ fn keyring_size(manager: &Path) -> u64 {
     std::fs::metadata(manager.join("keyring")).unwrap().len()
 }
 
+fn is_complete(status: &v1::KeyStatus) -> bool {
+    status.phase() == v1::KeyPhase::Complete
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn keys_are_replaced_on_all_managers_and_nothing_is_lost() {
     let mut group = ManagerGroup::of_three().await;
@@ -106,7 +104,6 @@ async fn keys_are_replaced_on_all_managers_and_nothing_is_lost() {
     assert_eq!(waiting.phase(), v1::KeyPhase::Disks, "it waits for the third one");
     group.create_config(2, "meanwhile", "x = 2").await;
     start_locked(&mut group.hosts[2], &unlock_key).await;
-    let is_complete = |status: &v1::KeyStatus| status.phase() == v1::KeyPhase::Complete;
     let first = group.wait_for_keys("new keys", is_complete).await;
     assert_eq!((first.number, first.remaining_objects), (begun.number, 0));
     assert_ne!(first.secret_object_key, begun.secret_object_key);
@@ -145,4 +142,38 @@ async fn keys_are_replaced_on_all_managers_and_nothing_is_lost() {
     assert_eq!((second.number, second.objects), (again.number, 3));
     assert_ne!(second.secret_object_key, first.secret_object_key);
     group.all_read(&[configs[0], configs[1], ("later", "x = 3")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn keys_are_replaced_under_load_while_managers_are_locked() {
+    let mut world = Rehearsal::start().await;
+    world.group.create_config(1, "settings", "x = 1").await;
+    world.group.set_autolock(true).await;
+    world.group.all_locked(3).await;
+    let unlock_key = world.group.unlock_key().await;
+    let leader = world.group.leader().await;
+    let away = (leader + 1) % 3;
+    let [lost_name, away_name] = [leader, away].map(|number| world.group.hosts[number].name.clone());
+    world.group.hosts[away].stop().await;
+    let begun = world.group.rotate_keys(0).await;
+    world.group.wait_for_keys("two managers", |status| status.missing_managers == [&*away_name]).await;
+
+    // The leader is lost before the manager that was away is unlocked: without it, the third one cannot go on.
+    world.group.hosts[leader].drop_manager().await;
+    start_locked(&mut world.group.hosts[away], &unlock_key).await;
+    world.more_writes().await;
+    let waiting = |status: &v1::KeyStatus| status.missing_managers == [&*lost_name];
+    let waiting = world.group.wait_for_keys("all but the lost manager", waiting).await;
+    assert_eq!(waiting.phase(), v1::KeyPhase::Managers);
+    world.group.create_config(2, "meanwhile", "x = 2").await;
+    start_locked(&mut world.group.hosts[leader], &unlock_key).await;
+    let done = world.group.wait_for_keys("new keys", is_complete).await;
+    // Both configs and the unlock key.
+    assert_eq!((done.number, done.objects, done.remaining_objects), (begun.number, 3, 0));
+    assert_ne!(done.secret_object_key, begun.secret_object_key);
+    world.finish().await;
+    world.group.all_locked(3).await;
+    world.group.all_read(&[("settings", "x = 1"), ("meanwhile", "x = 2")]).await;
+    let agent = world.bring_back().await;
+    world.stop([agent]).await;
 }

@@ -12,7 +12,7 @@ use crate::fixture::WAIT_DEADLINE;
 
 /// The time until writes are acknowledged again after the leader stopped.
 const SOON: Duration = Duration::from_secs(10);
-/// Writes between two stops of leaders.
+/// Writes that a test waits for.
 const WRITES: u64 = 100;
 
 impl ManagerGroup {
@@ -23,6 +23,38 @@ impl ManagerGroup {
             key: PrivateKeyPem(self.admin.key().pem().to_owned()),
         }
     }
+
+    /// That many clients of all managers. They call as the administrator.
+    pub fn start_registers(&self, clients: u32, seed: u64) -> RegisterWorkload {
+        let plan = RegisterWorkloadConfig {
+            managers: self.addresses(),
+            registers: 3,
+            clients,
+            pause: Duration::from_millis(5),
+            netns: None,
+            seed,
+        };
+        let access = AdminAccess::new(&self.identity());
+        tokio::task::block_in_place(|| RegisterWorkload::start(access, plan))
+    }
+}
+
+/// Waits until 100 more writes are acknowledged.
+pub async fn more_writes(registers: &RegisterWorkload) {
+    let expected = registers.acknowledged() + WRITES;
+    eventually_async(WAIT_DEADLINE, "more writes", || async {
+        let found = registers.acknowledged();
+        if found >= expected { Ok(()) } else { Err(format!("{found} of {expected}")) }
+    })
+    .await;
+}
+
+/// Ends the clients, whose history is linearizable, and returns the number of their operations.
+pub fn finish(registers: RegisterWorkload) -> usize {
+    let history = tokio::task::block_in_place(|| registers.finish());
+    let verdict = check(&history, SearchLimit::default());
+    assert_eq!(verdict, LinearizabilityVerdict::Linearizable, "{verdict}");
+    history.len()
 }
 
 /// Waits until a write that was sent after `moment` is acknowledged.
@@ -33,16 +65,7 @@ fn wait_for_write(registers: &RegisterWorkload, moment: Instant) -> Duration {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn history_is_linearizable_across_leader_kills() {
     let mut group = ManagerGroup::of_three().await;
-    let plan = RegisterWorkloadConfig {
-        managers: group.hosts.iter().map(|host| host.address()).collect(),
-        registers: 3,
-        clients: 6,
-        pause: Duration::from_millis(5),
-        netns: None,
-        seed: 6,
-    };
-    let access = AdminAccess::new(&group.identity());
-    let registers = tokio::task::block_in_place(|| RegisterWorkload::start(access, plan));
+    let registers = group.start_registers(6, 6);
     for round in 0..4 {
         let leader = group.leader().await;
         let moment = Instant::now();
@@ -54,15 +77,8 @@ async fn history_is_linearizable_across_leader_kills() {
         let gap = wait_for_write(&registers, moment);
         println!("round {round}: writes went on after {gap:?}");
         group.hosts[leader].start(false).await.unwrap();
-        let expected = (round + 1) * WRITES;
-        eventually_async(WAIT_DEADLINE, "more writes", || async {
-            let found = registers.acknowledged();
-            if found >= expected { Ok(()) } else { Err(format!("{found} of {expected}")) }
-        })
-        .await;
+        more_writes(&registers).await;
     }
-    let history = tokio::task::block_in_place(|| registers.finish());
-    let verdict = check(&history, SearchLimit::default());
-    assert_eq!(verdict, LinearizabilityVerdict::Linearizable, "{verdict}");
-    assert!(history.len() as u64 > 6 * WRITES, "{} operations", history.len());
+    let operations = finish(registers);
+    assert!(operations as u64 > 6 * WRITES, "{operations} operations");
 }

@@ -1,14 +1,18 @@
 //! What is revoked is refused in the handshake, by every manager, also after it has started again.
 
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tonic::{Code, Status};
 use warren_client::JoinToken;
 use warren_proto::v1;
-use warren_proto::v1::nodes_client::NodesClient;
+use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::users_client::UsersClient;
 use warren_security::{CertificateRequest, Credentials, PrivateKey};
 use warren_testkit::wait::eventually_async;
 use warren_types::Id;
 
 use super::group::ManagerGroup;
+use super::rehearsal::Rehearsal;
 use crate::dial::until_accepted;
 use crate::fixture::WAIT_DEADLINE;
 
@@ -42,6 +46,16 @@ impl ManagerGroup {
         self.users().await.revoke_key(v1::RevokeKeyRequest { key }).await.unwrap();
     }
 
+    /// Removes a manager that runs, and waits until it has stopped.
+    async fn remove_running(&mut self, number: usize) {
+        let name = self.hosts[number].name.clone();
+        self.remove(0, &name, true).await.unwrap();
+        let failed = timeout(WAIT_DEADLINE, self.hosts[number].manager_mut().wait_failed()).await;
+        failed.expect("it learns that it was removed, although its certificate is refused");
+        self.hosts[number].stop().await;
+        self.wait_for_managers("it to be gone", |listed| !listed.contains_key(&name)).await;
+    }
+
     /// Waits until these managers refuse and accept exactly these.
     async fn handshakes(&self, numbers: &[usize], refused: &[Credentials], accepted: &[Credentials]) {
         for number in numbers {
@@ -53,6 +67,22 @@ impl ManagerGroup {
             }
         }
     }
+}
+
+/// Watches everything as this user, and resolves when that ends.
+async fn watch_to_end(group: &ManagerGroup, number: usize, user: &Credentials) -> JoinHandle<Status> {
+    let channel = group.hosts[number].channel(&group.roots, Some(user)).await;
+    let watch = ClusterClient::new(channel).watch(v1::WatchRequest::default()).await;
+    let mut watch = watch.unwrap().into_inner();
+    tokio::spawn(async move {
+        loop {
+            match watch.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Status::ok("the watch has ended"),
+                Err(status) => return status,
+            }
+        }
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -73,17 +103,11 @@ async fn removed_and_revoked_certificates_fail_in_the_handshake() {
     let accepted = [own, peer, node.clone(), eve];
     group.handshakes(&[0, stays], &[], &[&refused[..], &accepted[..]].concat()).await;
 
-    let request = v1::RemoveNodeRequest { reference: "removed".to_owned(), force: true };
-    NodesClient::new(group.channel(0).await).remove(request).await.unwrap();
+    group.remove_node("removed").await;
     group.users().await.remove(v1::Reference { reference: "bob".to_owned() }).await.unwrap();
     group.revoke(&ann).await;
     group.revoke(&administrator).await;
-    let name = group.hosts[gone].name.clone();
-    group.remove(0, &name, true).await.unwrap();
-    let failed = tokio::time::timeout(WAIT_DEADLINE, group.hosts[gone].manager_mut().wait_failed()).await;
-    failed.expect("it learns that it was removed, although its certificate is refused");
-    group.hosts[gone].stop().await;
-    group.wait_for_managers("it to be gone", |listed| !listed.contains_key(&name)).await;
+    group.remove_running(gone).await;
     group.handshakes(&[0, stays], &refused, &accepted).await;
 
     // The administrator whose key was revoked has another one, which is listed.
@@ -106,4 +130,45 @@ async fn removed_and_revoked_certificates_fail_in_the_handshake() {
     group.hosts[stays].stop().await;
     group.hosts[stays].start(false).await.unwrap();
     group.handshakes(&[0, stays], &refused, &accepted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn keys_and_machines_are_revoked_under_load_and_the_others_go_on() {
+    let mut world = Rehearsal::start().await;
+    let leader = world.group.leader().await;
+    // The clients call as the administrator of the first one.
+    let gone = (1..3).find(|number| *number != leader).unwrap();
+    let stays = 3 - gone;
+    let gone_name = world.group.hosts[gone].name.clone();
+    let [ann, eve] = [world.group.viewer("ann").await, world.group.viewer("eve").await];
+    let ann_watches = watch_to_end(&world.group, stays, &ann).await;
+    let eve_watches = watch_to_end(&world.group, stays, &eve).await;
+    // What a thief copied, and the sessions that go on.
+    let stolen = [world.group.hosts[gone].credentials(), world.group.hosts[gone].manager().admin()];
+    let mut sessions = Vec::new();
+    for node in ["w1", "w2", "w3"] {
+        let manager = world.group.served_by(0, node).await;
+        if manager != gone_name {
+            sessions.push((node, manager));
+        }
+    }
+
+    world.group.revoke(&ann).await;
+    let ended = timeout(WAIT_DEADLINE, ann_watches).await.expect("the watch ends").unwrap();
+    assert_eq!(ended.code(), Code::Unauthenticated, "{ended}");
+    let worker = world.remove_worker().await;
+    world.group.remove_running(gone).await;
+    let refused = [&stolen[..], &[ann, worker, world.removed.clone()]].concat();
+    let accepted = [world.group.admin.clone(), world.group.hosts[stays].credentials(), eve];
+    world.group.handshakes(&[0, stays], &refused, &accepted).await;
+    world.finish().await;
+    for (node, manager) in sessions {
+        assert_eq!(world.group.served_by(0, node).await, manager, "the session of {node}");
+    }
+
+    let agent = world.bring_back().await;
+    let refused = world.group.hosts[gone].start(false).await.unwrap_err().to_string();
+    assert!(refused.contains("removed"), "{refused}");
+    assert!(!eve_watches.is_finished());
+    world.stop([agent]).await;
 }

@@ -69,7 +69,7 @@ impl ManagerGroup {
     }
 
     /// The name of the manager with the session of this node.
-    async fn served_by(&self, number: usize, node: &str) -> String {
+    pub async fn served_by(&self, number: usize, node: &str) -> String {
         let request = v1::Reference { reference: node.to_owned() };
         NodesClient::new(self.channel(number).await).get(request).await.unwrap().into_inner().manager
     }

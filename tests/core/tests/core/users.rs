@@ -255,6 +255,14 @@ fn revoked_keys_are_bounded() {
         bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
         bytes
     };
+    // The administrator of a manager that is off, so that it lists no other key.
+    let (administrator, id) = (PublicKeyHash([9; 32]), ManagerId(Id(1)));
+    let (name, address) = ("m1".parse().unwrap(), "10.0.0.1:8080".parse().unwrap());
+    let (level, at) = (FEATURE_LEVEL, Timestamp(3000));
+    accept(&mut state, &Command::RegisterMember { member: 1, id, name, address, level, at });
+    accept(&mut state, &Command::SetAdministratorKey { member: 1, key: administrator, at });
+    assert_eq!(role_of(&state, administrator, 3000), Some(UserRole::Admin));
+    accept(&mut state, &revoke(administrator, 4000));
     for number in 0..=MAX_REVOKED_KEYS {
         let (at, id, hash) = (5000 + number as u64, UserId(Id(7)), TokenHash(key(number)));
         let create = Command::CreateUser {
@@ -276,4 +284,6 @@ fn revoked_keys_are_bounded() {
     assert_eq!(state.revoked_keys().count(), MAX_REVOKED_KEYS);
     let known = |number| state.is_revoked(&PublicKeyHash(key(number)));
     assert_eq!([0, 1, MAX_REVOKED_KEYS].map(known), [false, true, true], "the oldest one is deleted");
+    assert!(!state.is_revoked(&administrator));
+    assert_eq!(role_of(&state, administrator, 20_000), None, "its manager lists it no more");
 }

@@ -264,7 +264,7 @@ fn check_unique(
     state.check_unique_member(name, address, &shared)
 }
 
-fn update_member(
+pub(super) fn update_member(
     state: &mut State,
     entry: &mut ApplyContext,
     id: MemberId,

@@ -8,6 +8,7 @@ use warren_types::{
 };
 
 use super::ApplyContext;
+use super::member::update_member;
 use crate::state::{CommandResponse, MAX_USERS, ObjectKind, Refusal, State, StateChange, digest};
 
 /// A user as it is to be created.
@@ -130,7 +131,8 @@ pub(super) fn revoke_key(
     let member = state.members().find(|member| member.administrator_key == Some(key)).cloned();
     let member = member.ok_or_else(|| Refusal::not_found(ObjectKind::User, format!("with the key {key}")))?;
     state.revoke_administrator(&member, entry.now);
-    entry.changes.push(StateChange::Member(member.member_id));
+    // The key stays refused when its entry is deleted. The manager lists another one.
+    update_member(state, entry, member.member_id, |member| member.administrator_key = None)?;
     Ok(CommandResponse::Done)
 }
 

@@ -12,12 +12,12 @@ use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_security::{
     AuthorityError, CertificateRequest, Credentials, MaterialError, MembershipStore, NodeMembership,
-    NodeMembershipError, ReloadableCertificate, Revocations, Roots, TlsError, Trust,
+    NodeMembershipError, ReloadableCertificate, Roots, TlsError, Trust,
 };
 use warren_task::DesiredState;
 use warren_types::CaDigest;
 
-use crate::session::{ManagerDialError, SharedDialer};
+use crate::session::{ManagerDialError, SharedDialer, refuse_departed};
 
 /// Interval of checks whether renewal is due. A third of the lifetime is left then, so this is often enough,
 /// also to notice a clock change.
@@ -55,12 +55,6 @@ enum RenewalError {
     Authorities { manager: String, source: MaterialError },
     #[error("cannot use the certificate authorities of the cluster")]
     Trust(#[from] TlsError),
-}
-
-/// Refuses the managers that have left the cluster.
-pub(crate) fn refuse_departed(trust: &Trust, desired: &DesiredState) {
-    let left = desired.settings.iter().flat_map(|settings| settings.revoked_managers.iter().copied());
-    trust.revoke(Revocations { managers: left.collect(), ..Revocations::default() });
 }
 
 /// Renews the certificate of this node.

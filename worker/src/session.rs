@@ -33,7 +33,7 @@ use warren_daemon::error_chain;
 use warren_image::ImportedName;
 use warren_proto::v1;
 use warren_runtime::Runtime;
-use warren_security::Trust;
+use warren_security::{Revocations, Trust};
 use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeId, WireGuardKey};
 
@@ -113,14 +113,21 @@ pub(crate) struct SessionContext {
     pub removal_record: Option<RemovalRecord>,
 }
 
+/// Refuses the managers that have left the cluster.
+pub(crate) fn refuse_departed(trust: &Trust, desired: &DesiredState) {
+    let left = desired.settings.iter().flat_map(|settings| settings.revoked_managers.iter().copied());
+    trust.revoke(Revocations { managers: left.collect(), ..Revocations::default() });
+}
+
 /// Keeps a session until the agent stops, or until the node was removed from its cluster.
 pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: CancellationToken) {
-    let mut tries = ConnectAttempts::new();
+    let (mut tries, mut round) = (ConnectAttempts::new(), FailedRound::default());
     let mut was_ever_welcome = false;
     while !stop.is_cancelled() {
         if let Some(settings) = &context.desired_state.borrow().settings {
             dial.set_managers(&settings.managers);
         }
+        context.trust_managers(&round);
         // From before the handshake: a manager that was verified by an earlier authority is left.
         let authorities = context.trust.changes();
         let session = async {
@@ -139,6 +146,7 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
         was_ever_welcome |= was_welcome;
         match attempt {
             Ok((manager, time, ended)) => {
+                round = FailedRound::default();
                 tracing::info!(manager, reason = %ended, was_welcome, ?time, "session ended");
                 if was_welcome && time >= MIN_GOOD_SESSION {
                     dial.record_good_session(&manager);
@@ -158,6 +166,7 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
                         context.handle_refusal(&status, !was_ever_welcome).await;
                     }
                 }
+                round.record(error.is_departed_manager(), dial.manager_count());
                 tries.record_failure();
                 if tries.is_worth_logging() {
                     tracing::info!(%error, failures = tries.failures, "no session");
@@ -208,7 +217,41 @@ impl ConnectAttempts {
     }
 }
 
+/// Dials since the last connection or the last round: each known manager once.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct FailedRound {
+    dials: usize,
+    found_departed: bool,
+    /// Whether managers that have left are accepted in this round. A new cluster that was forced from the wrong manager
+    /// lists the right one as departed, which cannot tell this node so before the handshake.
+    accepts_departed: bool,
+}
+
+impl FailedRound {
+    /// Records a dial without a connection, with `known` managers.
+    fn record(&mut self, is_departed: bool, known: usize) {
+        self.dials += 1;
+        self.found_departed |= is_departed;
+        if self.dials >= known {
+            *self = Self { accepts_departed: self.found_departed, ..Self::default() };
+        }
+    }
+}
+
 impl SessionContext {
+    /// Refuses the managers that have left the cluster, unless no other one was reached.
+    fn trust_managers(&self, round: &FailedRound) {
+        // A manager's own node trusts what that manager does.
+        if self.removal_record.is_none() {
+            return;
+        }
+        if round.accepts_departed {
+            self.trust.revoke(Revocations::default());
+        } else {
+            refuse_departed(&self.trust, &self.desired_state.borrow());
+        }
+    }
+
     fn is_removed(&self) -> bool {
         matches!(&*self.rejection.borrow(), Some(SessionRejection::Removed { .. }))
     }

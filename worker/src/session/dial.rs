@@ -102,6 +102,11 @@ impl ManagerDialError {
             _ => None,
         }
     }
+
+    /// Whether the manager has left the cluster, as far as this node knows.
+    pub fn is_departed_manager(&self) -> bool {
+        matches!(self, Self::Insecure { source: ConnectError::RevokedManager, .. })
+    }
 }
 
 /// Dials managers over TLS as this node.

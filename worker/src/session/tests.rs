@@ -59,11 +59,16 @@ impl TestNode {
     /// As [`Node::start`]; a manager's own node cannot be removed.
     fn start_with(desired_state: DesiredState, can_be_removed: bool) -> (Self, FakeManager) {
         let (manager, dial) = FakeManager::in_memory();
-        (Self::with_dialer(desired_state, can_be_removed, dial), manager)
+        (Self::with_dialer(desired_state, can_be_removed, dial, trust()), manager)
     }
 
     /// With another dialer.
-    fn with_dialer(desired_state: DesiredState, can_be_removed: bool, dial: SharedDialer) -> Self {
+    fn with_dialer(
+        desired_state: DesiredState,
+        can_be_removed: bool,
+        dial: SharedDialer,
+        trust: Arc<Trust>,
+    ) -> Self {
         let shutdown = Shutdown::new();
         let imported = Arc::<Mutex<Vec<u8>>>::default();
         let random: RandomSource = Arc::new(|| 0);
@@ -110,7 +115,7 @@ impl TestNode {
         let context = Arc::new(SessionContext {
             cluster: settings().cluster,
             node: settings().node,
-            trust: trust(),
+            trust,
             desired_state,
             network_view,
             applied_network: applied_network.subscribe(),

@@ -14,9 +14,9 @@ use warren_task::DesiredState;
 use warren_types::{Id, ManagerId, NodeSettings};
 
 use super::*;
-use crate::certificate::refuse_departed;
 use crate::fake_manager::new_service;
 use crate::fixtures::settings;
+use crate::session::refuse_departed;
 
 const NODE: NodeId = NodeId(Id(7));
 
@@ -137,8 +137,6 @@ async fn manager_that_left_is_refused() {
     let settings = NodeSettings { revoked_managers: vec![ManagerId(NODE.0)], ..settings() };
     refuse_departed(&trust, &DesiredState { settings: Some(settings), ..DesiredState::default() });
     let refused = dialer.dial().await.err().expect("its certificate is revoked");
-    let is_revoked =
-        matches!(refused, ManagerDialError::Insecure { source: ConnectError::RevokedManager, .. });
-    assert!(is_revoked, "{refused}");
+    assert!(refused.is_departed_manager(), "{refused}");
     server.abort();
 }

@@ -1,10 +1,19 @@
 //! A node with several managers: which one it connects to, when, and what it reports.
 
+use std::time::SystemTime;
+
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use warren_types::{ManagerAddress, NodeSettings};
+use tokio::net::TcpListener;
+use warren_proto::v1::sessions_server::SessionsServer;
+use warren_security::{
+    CertificateAuthority, HandshakeLimits, Identity, ReloadableCertificate, Role, serve_tls,
+    trusting_client_config, trusting_server_config,
+};
+use warren_types::{Id, ManagerAddress, ManagerId, NodeSettings};
 
 use super::*;
+use crate::fake_manager::{TIMEOUT, new_service};
 use crate::session::dial::ManagerDialer;
 
 /// Managers that are dialled in turn; a dial of an unavailable one fails at once.
@@ -56,7 +65,7 @@ fn node(desired_state: DesiredState, count: usize) -> (TestNode, Vec<FakeManager
         std::iter::repeat_with(FakeManager::in_memory).take(count).unzip();
     let state = Arc::new(Mutex::new(DialLog { unreachable: vec![false; count], ..DialLog::default() }));
     let several = RotatingDialer { managers: dials, state: Arc::clone(&state) };
-    (TestNode::with_dialer(desired_state, true, Arc::new(several)), managers, state)
+    (TestNode::with_dialer(desired_state, true, Arc::new(several), trust()), managers, state)
 }
 
 fn no_leader() -> tonic::Status {
@@ -196,4 +205,56 @@ async fn disconnection_counts_from_last_frame() {
     let session = managers[1].next_welcomed_session().await;
     standing.wait_for(|standing| standing.disconnected_for(Instant::now()).is_none()).await.unwrap();
     drop((stopped, session));
+}
+
+#[test]
+fn departed_managers_are_accepted_in_every_other_round() {
+    let mut round = FailedRound::default();
+    let mut accepts = |found: [bool; 2]| {
+        found.map(|is_departed| {
+            round.record(is_departed, 2);
+            round.accepts_departed
+        })
+    };
+    assert_eq!(accepts([false, false]), [false, false], "none of them was reached");
+    assert_eq!(accepts([true, false]), [false, true], "the other one was not reached");
+    assert_eq!(accepts([false, false]), [true, false], "once");
+}
+
+/// The new cluster was forced from the wrong manager, whose list has the right one.
+#[tokio::test]
+async fn departed_manager_is_tried_without_the_list() {
+    let cluster = settings().cluster.to_string();
+    let authority = CertificateAuthority::create(&cluster, SystemTime::now()).unwrap();
+    let certificate = |role, id: String| {
+        let identity = Identity::new(authority.cluster(), role, id).unwrap();
+        ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap())
+    };
+    let manager = ManagerId(Id(7));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let tls = trusting_server_config(
+        Trust::new(&authority.roots()).unwrap(),
+        certificate(Role::Manager, manager.to_string()),
+    );
+    let incoming = serve_tls(listener, tls.unwrap(), HandshakeLimits::default());
+    let (service, mut sessions, _attached) = new_service();
+    let server = tonic::transport::Server::builder().add_service(SessionsServer::new(service));
+    let server = tokio::spawn(async move { server.serve_with_incoming(incoming).await.unwrap() });
+
+    let trust = Trust::new(&authority.roots()).unwrap();
+    let own = certificate(Role::Worker, settings().node.to_string());
+    let tls = trusting_client_config(Arc::clone(&trust), Some(own)).unwrap();
+    let dial = TlsDialer::new(settings().node, vec![address], tls);
+    let listed = NodeSettings { revoked_managers: vec![manager], ..settings() };
+    let known = DesiredState { settings: Some(listed), ..DesiredState::default() };
+    let node = TestNode::with_dialer(known, true, Arc::new(dial), trust);
+    let session = tokio::time::timeout(TIMEOUT, sessions.recv()).await;
+    let mut session = session.expect("it is tried").expect("the server runs");
+    assert!(matches!(session.next_frame().await, FromWorker::Hello(_)));
+    session.welcome(&settings()).await;
+    let mut desired_state = node.context.desired_state.subscribe();
+    let has_its_list = |known: &DesiredState| known.settings == Some(settings());
+    desired_state.wait_for(has_its_list).await.unwrap();
+    server.abort();
 }

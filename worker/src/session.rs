@@ -38,6 +38,8 @@ use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeId, WireGuardKey};
 
 pub(crate) use attach::{StreamServices, TaskLogs};
+#[cfg(test)]
+pub(crate) use dial::ManagerDialer;
 pub(crate) use dial::{ManagerConnection, ManagerDialError, SharedDialer, TlsDialer};
 pub(crate) use heartbeat_stats::HeartbeatStats;
 pub(crate) use image_holders::ManagerImageHolders;

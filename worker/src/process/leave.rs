@@ -13,7 +13,8 @@ use warren_security::{ReloadableCertificate, client_config};
 
 use super::run::{WorkerEnd, WorkerStartReason};
 use super::{WorkerFlags, WorkerLeaveArgs, WorkerSettings, WorkerTelemetry, failed, join, not_a_worker, run};
-use crate::session::{ManagerConnection, Removal, RemovalRecord, SharedDialer, TlsDialer};
+use crate::cache::{AssignmentCache, cache_files};
+use crate::session::{ManagerConnection, Removal, RemovalRecord, SessionRejection, SharedDialer, TlsDialer};
 use crate::worker::node_identity;
 
 const NOT_LEFT: &str = "cannot leave the cluster";
@@ -38,10 +39,13 @@ pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
     } else if removal_record.load().is_none() {
         let tls = client_config(&roots, Some(ReloadableCertificate::new(&credentials)));
         let tls = tls.map_err(|error| failed(NOT_LEFT, &error, ""))?;
-        let (_, node) =
+        let (cluster, node) =
             node_identity(credentials.identity()).map_err(|error| failed(NOT_LEFT, &error, ""))?;
         let dial: SharedDialer = Arc::new(TlsDialer::new(node, settings.managers(), tls));
-        leave_cluster(&dial, force, deadline).await?;
+        let [assignment_file, _] = cache_files(&data_dir);
+        let known = AssignmentCache::new(assignment_file, cluster, node).load().await;
+        let check = v1::CheckNodeRequest { node_id: node.to_string(), version: Some(known.version.into()) };
+        leave_cluster(&dial, &check, force, deadline).await?;
     }
     let removal = clear(&settings, &removal_record, deadline).await?;
     let undone = |error: &dyn std::error::Error| failed(NOT_LEFT, error, "remove the data directory by hand");
@@ -66,11 +70,16 @@ fn ensure_not_running() -> Result<(), CommandError> {
 }
 
 /// Requests removal until the cluster has removed this node.
-async fn leave_cluster(dial: &SharedDialer, force: bool, deadline: Duration) -> Result<(), CommandError> {
+async fn leave_cluster(
+    dial: &SharedDialer,
+    check: &v1::CheckNodeRequest,
+    force: bool,
+    deadline: Duration,
+) -> Result<(), CommandError> {
     let until = Instant::now() + deadline;
     let mut output = 0;
     loop {
-        let left = request_leave(dial, force).await?;
+        let left = request_leave(dial, check, force).await?;
         if left == 0 {
             return Ok(());
         }
@@ -88,8 +97,12 @@ async fn leave_cluster(dial: &SharedDialer, force: bool, deadline: Duration) -> 
     }
 }
 
-/// Asks one manager after another, until one answers.
-async fn request_leave(dial: &SharedDialer, force: bool) -> Result<u32, CommandError> {
+/// Asks one manager after another, until one answers; `check` asks one that refuses the certificate of the node.
+async fn request_leave(
+    dial: &SharedDialer,
+    check: &v1::CheckNodeRequest,
+    force: bool,
+) -> Result<u32, CommandError> {
     let mut asked = 0;
     loop {
         asked += 1;
@@ -98,9 +111,14 @@ async fn request_leave(dial: &SharedDialer, force: bool) -> Result<u32, CommandE
                 Ok(left) => return Ok(left),
                 Err(failure) => failure,
             },
-            // The node was removed before: its certificate is refused.
-            Err(error) if error.refused_by().is_some() => return Ok(0),
             Err(error) => {
+                // The alert is no proof: a manager that lags sends it to a node that joined again.
+                if let Some(manager) = error.refused_by()
+                    && let Some(status) = dial.check_node(manager.to_owned(), check.clone()).await
+                    && SessionRejection::from_status(&status, false, true).is_some()
+                {
+                    return Ok(0);
+                }
                 let hint = "check that a manager runs, then try again; if its cluster is gone for good, \
                             `warren worker leave --offline` clears this machine";
                 CommandError::new(ExitKind::Unreachable, NOT_LEFT, error, hint)
@@ -162,5 +180,70 @@ async fn clear(
             let hint = "repeat `warren worker leave`";
             Err(CommandError::new(ExitKind::Failed, LEFT_INCOMPLETE, "interrupted", hint))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+    use tonic::{Code, Status};
+    use warren_proto::status::{NODE_REMOVED, NODE_UNKNOWN, OTHER_INCARNATION, Problem};
+    use warren_security::ConnectError;
+
+    use super::*;
+    use crate::session::{ManagerDialError, ManagerDialer};
+
+    /// Managers that refuse the certificate, with what each answers without it.
+    struct RefusingManagers {
+        answers: Vec<Option<Status>>,
+        dialled: Mutex<usize>,
+    }
+
+    impl ManagerDialer for RefusingManagers {
+        fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+            let mut dialled = self.dialled.lock().unwrap();
+            let manager = dialled.to_string();
+            *dialled += 1;
+            let refused = ManagerDialError::Insecure { manager, source: ConnectError::Revoked };
+            std::future::ready(Err(refused)).boxed()
+        }
+
+        fn manager_count(&self) -> usize {
+            self.answers.len()
+        }
+
+        fn check_node(
+            &self,
+            manager: String,
+            request: v1::CheckNodeRequest,
+        ) -> BoxFuture<'static, Option<Status>> {
+            assert_eq!(request, check());
+            std::future::ready(self.answers[manager.parse::<usize>().unwrap()].clone()).boxed()
+        }
+    }
+
+    fn check() -> v1::CheckNodeRequest {
+        v1::CheckNodeRequest { node_id: "n".to_owned(), version: Some(v1::AssignmentVersion::default()) }
+    }
+
+    async fn request_from(answers: Vec<Option<Status>>) -> Result<u32, CommandError> {
+        let dial: SharedDialer = Arc::new(RefusingManagers { answers, dialled: Mutex::default() });
+        request_leave(&dial, &check(), false).await
+    }
+
+    #[tokio::test]
+    async fn refused_node_has_left_only_if_a_manager_says_so() {
+        let status = |reason: &str| {
+            Some(Status::from(Problem::new(Code::FailedPrecondition, reason, "the manager's words")))
+        };
+        for reason in [NODE_REMOVED, NODE_UNKNOWN] {
+            let left = request_from(vec![None, status(OTHER_INCARNATION), status(reason)]).await;
+            assert_eq!(left.unwrap(), 0, "{reason}");
+        }
+        let refused = request_from(vec![None, status(OTHER_INCARNATION)]).await.unwrap_err();
+        assert_eq!(refused.kind, ExitKind::Unreachable);
     }
 }

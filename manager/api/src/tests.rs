@@ -10,7 +10,7 @@ use tonic::{Request, Status};
 use warren_consensus::ConfState;
 use warren_control::SystemClock;
 use warren_core::state::VolumeData;
-use warren_core::{AppliedIndex, Command, FEATURE_LEVEL, State};
+use warren_core::{AppliedIndex, Command, FEATURE_LEVEL, KeyCommand, State};
 use warren_peers::{PeerCredentials, PeerTransport};
 use warren_proto::Problem;
 use warren_proto::v1;
@@ -20,13 +20,17 @@ use warren_proto::v1::nodes_server::Nodes;
 use warren_proto::v1::secret_objects_server::SecretObjects;
 use warren_proto::v1::services_server::Services;
 use warren_proto::v1::tokens_server::Tokens;
+use warren_proto::v1::users_server::Users;
 use warren_proto::v1::volumes_server::Volumes;
 use warren_registry::{RegistryClients, RegistrySettings};
 use warren_security::{
-    CertificateAuthority, Identity, ReloadableCertificate, Role as CertificateRole, Trust,
+    CertificateAuthority, CertificateRequest, Identity, PrivateKey, ReloadableCertificate,
+    Role as CertificateRole, Trust,
 };
 use warren_store::codec;
-use warren_store::{AppliedWrite, DriverInbox, PublishedState, QueuedProposal, ReplicaRole, StatePublisher};
+use warren_store::{
+    AppliedWrite, DriverInbox, DriverRequest, PublishedState, QueuedProposal, ReplicaRole, StatePublisher,
+};
 use warren_types::{
     Availability, ClusterId, Id, ManagerId, NetworkId, NodeId, NodeRole, SecretObjectId, ServiceId,
     ServiceSpec, Timestamp, TokenHash, TokenId, VolumeId,
@@ -507,4 +511,42 @@ async fn repeated_manager_removal_succeeds() {
         assert!(done.message().contains("is already removed; nothing was changed"), "{done}");
     }
     assert_eq!(reason(remove("m2".to_owned()).await), "NOT_FOUND", "the name may be another one's by now");
+}
+
+/// A manager that lags knows neither that the key is revoked nor that it lags.
+#[tokio::test]
+async fn long_certificate_of_a_revoked_key_needs_the_newest_state() {
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+    let mut world = fixture().await;
+    let own = PrivateKey::generate().unwrap();
+    let key = own.public_hash().unwrap();
+    let mut state = State::clone(&world.api.store.read().state);
+    let mut apply = |command: Command| {
+        let index = state.applied().index + 1;
+        state.apply(TERM, index, &command);
+        PublishedState {
+            role: ReplicaRole { is_leader: false, leader_id: Some(2), term: TERM, can_plan: false },
+            members: Arc::new(ConfState::of_voters(vec![1, 2, 3])),
+            ..PublishedState::initial(state.clone())
+        }
+    };
+    let behind = apply(Command::SetAdministratorKey { member: 1, key, at: AT });
+    let newest = apply(Command::Key(KeyCommand::Revoke { key, at: AT }));
+    let (store, publisher, mut inbox) = Store::new(behind, 16, 16);
+    world.api.store = store;
+    let renew = |ttl_ms| {
+        let certificate_request = CertificateRequest::create(&own).unwrap();
+        let request = v1::RenewUserRequest { certificate_request, ttl_ms, ..Default::default() };
+        Users::renew(&world.api, Request::new(request))
+    };
+    for ttl_ms in [0, DAY_MS] {
+        renew(ttl_ms).await.unwrap();
+    }
+    let catch_up = async {
+        let Some(DriverRequest::Read(reply)) = inbox.requests.recv().await else { panic!("no read") };
+        publisher.publish(newest, Vec::new());
+        reply.send(()).unwrap();
+    };
+    let (refused, ()) = tokio::join!(renew(DAY_MS + 1), catch_up);
+    assert_eq!(reason(refused), "KEY_NOT_LISTED");
 }

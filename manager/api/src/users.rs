@@ -238,10 +238,12 @@ impl users_server::Users for Api {
             CertificateRenewal::parse(request.get_ref()).map_err(status_of)?;
         // The request proves that its sender has the key; the certificate is of use to nobody else.
         let (key, at) = (request.key_hash(), self.clock.now());
-        let listed = self.store.read().state.key_holder(&key, at);
+        // Without a leader as well, but then the key may be revoked: for no longer than a day.
+        let is_short = ttl <= Some(Role::User.validity());
+        let listed = self.store.read().state.key_holder(&key, at).filter(|_| is_short);
         let holder = match listed {
             Some(holder) => holder,
-            // This manager may not have applied yet that the key is listed.
+            // This manager may not have applied yet that the key is listed, or revoked.
             None => self.read_latest().await?.state.key_holder(&key, at).ok_or_else(key_not_listed)?,
         };
         caller.named(ObjectKind::User, &holder.name);

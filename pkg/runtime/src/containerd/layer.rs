@@ -155,14 +155,15 @@ fn measure(layer: &Path, deadline: Instant) -> std::result::Result<Option<LayerU
     Ok(Some(LayerUsage { bytes: Bytes(bytes), inodes, unmeasured }))
 }
 
-/// Removes everything in a layer.
+/// Removes everything in a layer that can be removed; the failure is the first.
 fn empty(layer: &Path) -> std::result::Result<(), IoFailure> {
     let Some(directory) = open(layer)? else { return Ok(()) };
     let failed = || IoFailure::at("list", layer);
+    let mut emptied = Ok(());
     for name in DirEntries::read(&directory).map_err(failed())? {
-        warren_tree::remove(directory.as_fd(), &name.map_err(failed())?)?;
+        emptied = emptied.and(warren_tree::remove(directory.as_fd(), &name.map_err(failed())?));
     }
-    Ok(())
+    emptied
 }
 
 #[cfg(test)]
@@ -170,7 +171,9 @@ mod tests {
     use std::fs;
     use std::os::fd::OwnedFd;
 
+    use nix::errno::Errno;
     use nix::sys::stat::{Mode, mkdirat};
+    use warren_testkit::small_disk::SmallDisk;
     use warren_tree::{Unmeasured, open_directory};
 
     use super::*;
@@ -215,6 +218,20 @@ mod tests {
         }
         assert!(outside.join("kept").exists());
         empty(&dir.path().join("none")).unwrap();
+    }
+
+    #[test]
+    fn entry_that_cannot_be_removed_keeps_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = dir.path();
+        let disk = SmallDisk::new(layer, 4);
+        for file in 0..40 {
+            fs::write(layer.join(file.to_string()), "").unwrap();
+        }
+        let failure = empty(layer).unwrap_err();
+        assert_eq!((failure.path.as_path(), failure.errno), (Path::new("small"), Errno::EXDEV));
+        let left: Vec<_> = fs::read_dir(layer).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left, [disk.path()]);
     }
 
     #[test]

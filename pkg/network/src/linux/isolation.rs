@@ -81,19 +81,22 @@ impl IsolationTable {
         Ok(repaired)
     }
 
-    /// Writes all rules, and the elements that differ from the present ones. Without these, or if the kernel rejects
-    /// that, the table is deleted and created.
+    /// Writes all rules, and the elements that differ from the present ones. Without these, if the kernel rejects that,
+    /// or if the table has other sets or chains then, it is deleted and created.
     async fn replace(&mut self, present: Option<&Elements>, desired: Isolation) -> Result<(), Error> {
         *self = Self::default();
-        let rewritten = match present {
-            Some(present) => run("nft", &["-f", "-"], &rewrite(present, &desired)).await.is_ok(),
-            None => false,
-        };
-        if !rewritten {
-            run("nft", &["-f", "-"], &replacement(&desired)).await?;
+        let mut found = None;
+        if let Some(present) = present
+            && run("nft", &["-f", "-"], &rewrite(present, &desired)).await.is_ok()
+        {
+            found = list_rules().await?;
         }
-        // Without the elements, which may be many.
-        self.read_back = list(&["-s", "-t"]).await?.map(|found| found.chains);
+        // Sets and chains that another process added are not in a rewrite, which keeps them.
+        if found.as_ref().is_none_or(|found| found.objects() != objects(&desired)) {
+            run("nft", &["-f", "-"], &replacement(&desired)).await?;
+            found = list_rules().await?;
+        }
+        self.read_back = found.map(|found| found.chains);
         self.written = Some(desired);
         Ok(())
     }
@@ -134,6 +137,11 @@ async fn list(options: &[&str]) -> Result<Option<Listing>, Error> {
         Err(Error::ProgramFailed { detail, .. }) if detail.contains("No such file or directory") => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The table without the elements, which may be many.
+async fn list_rules() -> Result<Option<Listing>, Error> {
+    list(&["-s", "-t"]).await
 }
 
 /// Creates the table before it deletes it: nft fails to delete what does not exist.
@@ -251,6 +259,9 @@ fn difference(before: &Isolation, after: &Isolation) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use nix::sched::{CloneFlags, unshare};
+    use tokio::runtime::Builder;
+
     use super::*;
 
     fn ip(last: u8) -> Ipv4Addr {
@@ -322,5 +333,30 @@ table ip warren {
         assert_eq!(rewrite(&elements(&present), &desired), expected);
         let listed = Listing::parse(expected.split_once("}\n").unwrap().1);
         assert_eq!(listed.objects(), objects(&desired));
+    }
+
+    #[test]
+    fn rewritten_table_has_no_objects_of_others() {
+        let table_with = |verdict: &str| Isolation {
+            chains: format!("\tchain forward {{\n\t\t{verdict}\n\t}}\n"),
+            ..Isolation::default()
+        };
+        // Its namespaces end with the thread.
+        let rewriting = std::thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+                let (before, after) = (table_with("accept"), table_with("drop"));
+                let mut table = IsolationTable::default();
+                table.replace(None, before.clone()).await.unwrap();
+                for foreign in ["add chain ip warren foreign", "add set ip warren foreign { type mark; }"] {
+                    run("nft", &[foreign], "").await.unwrap();
+                    table.replace(Some(&elements(&before)), after.clone()).await.unwrap();
+                    let found = list_rules().await.unwrap().unwrap();
+                    assert_eq!(found.objects(), objects(&after), "{foreign}");
+                    assert_eq!(table.read_back, Some(found.chains));
+                }
+            });
+        });
+        rewriting.join().unwrap();
     }
 }

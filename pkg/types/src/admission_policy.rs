@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use crate::image_reference::{normalize_domain, split_reference};
+use crate::image_reference::{DEFAULT_DOMAIN, canonical_domain, normalize_domain, split_reference};
 use crate::spec::check::check_count;
 use crate::spec::storage::is_normalized_absolute;
 use crate::spec::{
@@ -38,7 +38,7 @@ pub struct AdmissionPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SignatureRule {
-    /// `HOST[:PORT][/REPOSITORY]`, with all repositories below.
+    /// `HOST[:PORT][/REPOSITORY]`, with all repositories below; the spelling of the host does not matter.
     pub registry: String,
     /// A signature by any of them is enough.
     pub keys: Vec<SignatureKey>,
@@ -330,11 +330,16 @@ fn is_below(path: &str, above: &str) -> bool {
     !components(path).any(|part| part == "..") && components(above).all(|part| found.next() == Some(part))
 }
 
-/// Whether the image is of that registry, and its repository is that of the registry's text or below it.
+/// Whether the image is of that registry, and its repository is that of the registry's text or below it. As in images,
+/// `docker.io/nginx` is also `docker.io/library/nginx`.
 fn is_image_of(image: &ImageReference, registry: &str) -> bool {
     let Ok(image) = split_reference(image.as_str()) else { return false };
     let (host, repository) = registry.split_once('/').unwrap_or((registry, ""));
-    image.domain.eq_ignore_ascii_case(normalize_domain(host)) && is_below(&image.path, repository)
+    let domain = canonical_domain(host);
+    let may_be_official = domain == DEFAULT_DOMAIN && !repository.is_empty() && !repository.contains('/');
+    canonical_domain(image.domain) == domain
+        && (is_below(&image.path, repository)
+            || may_be_official && is_below(&image.path, &format!("library/{repository}")))
 }
 
 /// Checks that the text is `HOST[:PORT][/REPOSITORY]`, with a host that image references take for one.
@@ -472,7 +477,19 @@ mod tests {
             ("ghcr.io/acme/app:1", "ghcr.io", true),
             ("GHCR.io/acme/app:1", "ghcr.io/acme", true),
             ("ghcr.io/acme-other/app", "ghcr.io/acme", false),
-            ("ghcr.io:443/acme/app", "ghcr.io", false),
+            ("docker.io/nginx", "docker.io/nginx", true),
+            ("nginx:1", "index.docker.io/nginx", true),
+            ("nginx/app", "docker.io/nginx", true),
+            ("nginx-other", "docker.io/nginx", false),
+            ("team/nginx", "docker.io/nginx", false),
+            ("library/team/app", "docker.io/team/app", false),
+            ("ghcr.io/library/nginx", "ghcr.io/nginx", false),
+            ("Docker.io/nginx", "docker.io/library/nginx", true),
+            ("INDEX.docker.io/team/app:1", "docker.io/team", true),
+            ("registry-1.docker.io/library/nginx", "docker.io/nginx", true),
+            ("ghcr.io:443/acme/app", "ghcr.io", true),
+            ("ghcr.io/acme/app", "GHCR.io:443/acme", true),
+            ("ghcr.io:5000/acme/app", "ghcr.io", false),
             ("ghcr.io.example.com/acme/app", "ghcr.io", false),
             ("acme/app", "ghcr.io/acme", false),
             ("localhost:5000/app", "localhost:5000", true),
@@ -557,7 +574,9 @@ mod tests {
         for (image, expected) in [
             ("ghcr.io/acme/app:1", &[0, 2][..]),
             ("GHCR.io/acme-other/app", &[2]),
+            ("ghcr.io:443/acme/app", &[0, 2]),
             ("nginx", &[1]),
+            ("INDEX.docker.io/team/app:1", &[1]),
             ("localhost:5000/app", &[]),
         ] {
             let found: Vec<usize> = policy.signature_rules(&image.parse().unwrap()).map(|(i, _)| i).collect();

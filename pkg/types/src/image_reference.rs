@@ -9,6 +9,10 @@ use crate::name::is_image_digest;
 /// The registry of a reference without a host.
 pub const DEFAULT_DOMAIN: &str = "docker.io";
 const LEGACY_DOMAIN: &str = "index.docker.io";
+/// The host that serves [`DEFAULT_DOMAIN`].
+const DEFAULT_DOMAIN_SERVER: &str = "registry-1.docker.io";
+/// The ports of a registry without one: over TLS, and over plain HTTP.
+const DEFAULT_PORTS: [&str; 2] = [":443", ":80"];
 const OFFICIAL_PREFIX: &str = "library/";
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
@@ -72,7 +76,15 @@ fn split_domain(name: &str) -> (&str, &str) {
 
 /// The canonical name of a registry in image names.
 pub fn normalize_domain(domain: &str) -> &str {
-    if domain == LEGACY_DOMAIN { DEFAULT_DOMAIN } else { domain }
+    let is_default = [DEFAULT_DOMAIN, LEGACY_DOMAIN].iter().any(|name| domain.eq_ignore_ascii_case(name));
+    if is_default { DEFAULT_DOMAIN } else { domain }
+}
+
+/// What two spellings of the same registry have in common: lower case, no default port, one name for `docker.io`.
+pub fn canonical_domain(domain: &str) -> String {
+    let domain = domain.to_ascii_lowercase();
+    let host = DEFAULT_PORTS.iter().find_map(|port| domain.strip_suffix(*port)).unwrap_or(&domain);
+    if host == DEFAULT_DOMAIN_SERVER { DEFAULT_DOMAIN.to_owned() } else { normalize_domain(host).to_owned() }
 }
 
 /// Checks host and port of a registry.
@@ -84,7 +96,8 @@ pub fn check_domain(domain: &str) -> Result<(), &'static str> {
         Some((host, port)) => (host, Some(port)),
         None => (domain, None),
     };
-    if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+    // One spelling for each port: no sign, no leading zeros.
+    if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|number| number.to_string() == port)) {
         return Err("its port is malformed");
     }
     let label = |label: &str| {
@@ -145,6 +158,23 @@ mod tests {
         assert_eq!(parts("team/app:1"), ("docker.io", "team/app".into(), Some("1")));
         assert_eq!(parts("localhost:5000/a/b__c"), ("localhost:5000", "a/b__c".into(), None));
         assert_eq!(parts("GHCR.io/x:V1_"), ("GHCR.io", "x".into(), Some("V1_")));
+        for domain in ["docker.io", "Docker.io", "index.docker.io", "INDEX.docker.io"] {
+            assert_eq!(parts(&format!("{domain}/nginx")), ("docker.io", "library/nginx".into(), None));
+        }
+    }
+
+    #[test]
+    fn spellings_of_a_registry_are_one() {
+        for (domain, expected) in [
+            ("Registry.Example.com", "registry.example.com"),
+            ("registry.example.com:443", "registry.example.com"),
+            ("registry.example.com:80", "registry.example.com"),
+            ("registry.example.com:1443", "registry.example.com:1443"),
+            ("INDEX.docker.io:443", "docker.io"),
+            ("registry-1.docker.io", "docker.io"),
+        ] {
+            assert_eq!(canonical_domain(domain), expected, "{domain}");
+        }
     }
 
     #[test]
@@ -179,6 +209,8 @@ mod tests {
             ("nginx@sha256:0123abcd", "digest is malformed"),
             ("nginx@md5:0123", "digest is malformed"),
             ("a.io:99999/x", "port is malformed"),
+            ("a.io:05000/x", "port is malformed"),
+            ("a.io:+443/x", "port is malformed"),
             ("-a.io/x", "host is malformed"),
             ("a..b/c", "host is malformed"),
             ("a//b", "path is empty"),

@@ -28,7 +28,7 @@ use warren_types::{CanonicalImage, ImageReference, Violation};
 
 pub use self::holders::ImportHolders;
 pub use self::resolve::ResolveFailure;
-pub use self::signatures::demands_signature;
+pub use self::signatures::matching_rules;
 use super::Api;
 use super::admission_policy::{check_import, user_role};
 use super::audited_call::AuditedCall;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use warren_api::Api;
-use warren_api::images::{ImportHolders, ResolveFailure, demands_signature};
+use warren_api::images::{ImportHolders, ResolveFailure, matching_rules};
 use warren_control::RunOutcome;
 use warren_core::{
     Command, ImageStep, State, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service,
@@ -20,7 +20,7 @@ use warren_session::secret_delivery::newest_credential;
 use warren_store::PublishedState;
 use warren_types::secret_object::registry_host;
 use warren_types::spec::{IMAGE_NOT_ADMITTED, IMAGE_NOT_RESOLVED};
-use warren_types::{CanonicalImage, ImageDigest, ImageReference, ServiceId};
+use warren_types::{CanonicalImage, ImageDigest, ImageReference, ServiceId, SignatureRule};
 
 use self::registry_queue::{RegistryAnswer, RegistryQuestion, RegistryQueue};
 
@@ -152,7 +152,7 @@ impl ImagePinner {
 
     async fn ask(&self, image: &ImageReference) -> RegistryAnswer {
         let published = self.api.store.read();
-        let question = question(&published.state, image, None);
+        let question = question(&published.state, image);
         let request = || async {
             let resolved = self.api.resolve_image(&published.state, image).await?;
             Ok(ImageDigest::from(&resolved.digest))
@@ -163,10 +163,11 @@ impl ImagePinner {
     /// The digest, if it is signed as the admission policy demands.
     async fn signed(&self, image: &ImageReference, digest: ImageDigest) -> RegistryAnswer {
         let published = self.api.store.read();
-        if !demands_signature(&published.state, image) {
+        let rules = matching_rules(&published.state, image);
+        if rules.is_empty() {
             return Ok(digest);
         }
-        let question = question(&published.state, image, Some(digest.clone()));
+        let question = signature_question(&published.state, image, &digest, &rules);
         let request = || async {
             self.api.check_signatures(&published.state, image, &digest).await?;
             Ok(digest.clone())
@@ -275,15 +276,27 @@ fn refusal_text(image: &ImageReference, reason: &str) -> String {
     format!("{IMAGE_NOT_ADMITTED} {image}: {reason}; see `warren cluster policy show`")
 }
 
-/// What the image stands for, or whether this digest of it is signed.
-fn question(state: &State, image: &ImageReference, signed: Option<ImageDigest>) -> RegistryQuestion {
+/// What the image stands for.
+fn question(state: &State, image: &ImageReference) -> RegistryQuestion {
     let credential = newest_credential(state, image);
     RegistryQuestion {
         registry: registry_host(image),
         image: CanonicalImage::of(image).to_string(),
-        signed,
+        signed: None,
+        rules: Vec::new(),
         credential: credential.map(|(object, number, _)| (object.id, number)),
     }
+}
+
+/// Whether this digest of the image is signed as the rules demand. After a change of the rules it is another question.
+fn signature_question(
+    state: &State,
+    image: &ImageReference,
+    digest: &ImageDigest,
+    rules: &[(usize, &SignatureRule)],
+) -> RegistryQuestion {
+    let rules = rules.iter().map(|(number, rule)| (*number, (*rule).clone())).collect();
+    RegistryQuestion { signed: Some(digest.clone()), rules, ..question(state, image) }
 }
 
 fn retry_delay(failures: u32) -> Duration {
@@ -292,12 +305,29 @@ fn retry_delay(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use warren_types::SignatureKey;
+
     use super::*;
 
     #[test]
     fn retries_become_rare() {
         let delays = [1, 2, 5, 6, u32::MAX].map(|failures| retry_delay(failures).as_secs());
         assert_eq!(delays, [2, 4, 32, 60, 60]);
+    }
+
+    #[test]
+    fn answer_is_of_the_rules_that_were_asked_for() {
+        let (state, image) = (State::default(), "web:1".parse().unwrap());
+        let digest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
+        let rule = |key| SignatureRule {
+            registry: "docker.io".to_owned(),
+            keys: vec![SignatureKey::Ed25519([key; 32])],
+        };
+        let (before, after) = (rule(1), rule(2));
+        let asked = |rule| signature_question(&state, &image, &digest, &[(0, rule)]);
+        assert_eq!(asked(&before), asked(&before));
+        assert_ne!(asked(&before), asked(&after));
+        assert_ne!(asked(&before), question(&state, &image));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct AdmissionPolicy {
 }
 
 /// Images that run only with a signature of cosign.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SignatureRule {
     /// `HOST[:PORT][/REPOSITORY]`, with all repositories below; the spelling of the host does not matter.

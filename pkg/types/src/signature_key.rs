@@ -24,7 +24,7 @@ const ED25519: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70,
 const UNCOMPRESSED: u8 = 4;
 
 /// A public key, in PEM as text. Whether a point is on its curve is not checked: no signature is by one that is not.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SignatureKey {
     /// ECDSA on P-256, as `cosign generate-key-pair` makes it: 4, x and y.
     EcdsaP256([u8; 65]),

@@ -18,13 +18,8 @@ use super::resolve::ResolveFailure;
 /// How long a call that starts tasks may wait for registries: its client waits longer.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the admission policy demands that the image is signed.
-pub fn demands_signature(state: &State, image: &ImageReference) -> bool {
-    !matching_rules(state, image).is_empty()
-}
-
-/// The rules that demand a signature of the image, with their numbers.
-fn matching_rules<'s>(state: &'s State, image: &ImageReference) -> Vec<(usize, &'s SignatureRule)> {
+/// The rules of the admission policy that demand a signature of the image, with their numbers.
+pub fn matching_rules<'s>(state: &'s State, image: &ImageReference) -> Vec<(usize, &'s SignatureRule)> {
     let policy = state.cluster().map(|cluster| &cluster.settings.admission_policy);
     policy.into_iter().flat_map(|policy| policy.signature_rules(image)).collect()
 }

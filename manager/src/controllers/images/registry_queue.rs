@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OnceCell, Semaphore};
 use warren_api::images::ResolveFailure;
-use warren_types::{ImageDigest, SecretObjectId};
+use warren_types::{ImageDigest, SecretObjectId, SignatureRule};
 
 /// The most requests at once.
 const MAX_CONCURRENT: usize = 16;
@@ -21,6 +21,8 @@ pub(super) struct RegistryQuestion {
     pub image: String,
     /// The digest whose signatures are asked for; `None`: what the name stands for.
     pub signed: Option<ImageDigest>,
+    /// What the signatures are compared with: the numbers of rules in the admission policy, and the rules.
+    pub rules: Vec<(usize, SignatureRule)>,
     /// The credential, with the number of its version.
     pub credential: Option<(SecretObjectId, u64)>,
 }
@@ -86,6 +88,7 @@ mod tests {
             registry: registry.to_owned(),
             image: format!("{registry}/{image}"),
             signed: None,
+            rules: Vec::new(),
             credential: None,
         }
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
-use warren_core::state::kept_pin;
 use warren_core::{Command, Forecast, Forecaster, Refusal, State};
 use warren_proto::convert::check_secret_object_data;
 use warren_proto::status::Problem;
@@ -14,14 +13,14 @@ use warren_proto::v1;
 use warren_proto::v1::forecast_write::Write;
 use warren_store::PublishedState;
 use warren_store::problem::IntoProblem;
-use warren_types::{ImageDigest, ServiceId, ServiceSpec, Timestamp, UserRole};
+use warren_types::{ImageDigest, ServiceId, ServiceName, ServiceSpec, TaskSpec, Timestamp, UserRole};
 
 use super::Api;
 use super::admission_policy::check_admission;
 use super::networks;
 use super::nodes::{self, NodeUpdate};
 use super::secret_objects::{SecretObjectRequest, parse_kind};
-use super::services::{ServiceChange, admit_change, parse_updated_spec};
+use super::services::{ServiceChange, admit_change, parse_updated_spec, started_tasks};
 use super::volumes::VolumeRequest;
 
 /// The most services whose images are checked at once.
@@ -63,14 +62,16 @@ impl Api {
         let slots = Arc::new(Semaphore::new(MAX_CONCURRENT_CHECKS));
         let mut checks = JoinSet::new();
         for (number, write) in writes.iter().enumerate() {
-            let Some((spec, digest)) = started_service(&published.state, write) else { continue };
-            let (api, published, slots) = (self.clone(), published.clone(), slots.clone());
-            checks.spawn(async move {
-                let _slot = slots.acquire().await.expect("it is never closed");
-                let checked =
-                    api.admit_image(&published.state, &spec.name, &spec.task, digest.as_ref()).await;
-                Some((number, checked.err()?))
-            });
+            let Some((name, tasks)) = started_service(&published.state, write) else { continue };
+            for (task, digest) in tasks {
+                let (api, published, slots) = (self.clone(), published.clone(), slots.clone());
+                let name = name.clone();
+                checks.spawn(async move {
+                    let _slot = slots.acquire().await.expect("it is never closed");
+                    let checked = api.admit_image(&published.state, &name, &task, digest.as_ref()).await;
+                    Some((number, checked.err()?))
+                });
+            }
         }
         checks.join_all().await.into_iter().flatten().collect()
     }
@@ -163,18 +164,26 @@ impl Api {
     }
 }
 
-/// The service that a write starts, and the digest that its image keeps. `None` for other writes and invalid ones.
-fn started_service(state: &State, write: &v1::ForecastWrite) -> Option<(ServiceSpec, Option<ImageDigest>)> {
+/// The service of which a write starts tasks, with these and the digests that their images have already. `None` for other
+/// writes and invalid ones.
+fn started_service(
+    state: &State,
+    write: &v1::ForecastWrite,
+) -> Option<(ServiceName, Vec<(TaskSpec, Option<ImageDigest>)>)> {
     match write.write.as_ref()? {
         Write::CreateService(request) => {
             let (_, spec): (ServiceId, ServiceSpec) = request.clone().try_into().ok()?;
-            Some((spec, None))
+            Some((spec.name, vec![(spec.task, None)]))
         }
         Write::UpdateService(v1::UpdateServiceRequest { reference, spec, force, .. }) => {
             let spec = parse_updated_spec(spec.clone()).ok()?;
-            let known = state.find_service(reference).ok();
-            let digest = known.and_then(|service| kept_pin(service, &spec.task, *force)).cloned();
-            Some((spec, digest))
+            let Ok(known) = state.find_service(reference) else {
+                return Some((spec.name, vec![(spec.task, None)]));
+            };
+            let change = ServiceChange::Spec { spec: &spec, force: *force };
+            let started = started_tasks(state, known, change).into_iter().flatten();
+            let started = started.map(|(task, digest)| (task.clone(), digest.cloned())).collect();
+            Some((spec.name.clone(), started))
         }
         _ => None,
     }

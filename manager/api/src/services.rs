@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 use warren_core::state::{ObjectKind, kept_pin};
-use warren_core::{Command, Refusal, State};
+use warren_core::{Command, Refusal, State, awaits_managers};
 use warren_proto::convert::replicas;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, services_server};
 use warren_store::problem::{IntoProblem, status_of};
+use warren_types::image_reference::split_reference;
 use warren_types::{
-    ImageDigest, Revision, Service, ServiceId, ServiceMode, ServiceSpec, TaskSpec, TaskState, UserRole,
-    Violation, Violations,
+    ImageDigest, ImageResolver, Revision, Service, ServiceId, ServiceMode, ServiceName, ServiceSpec,
+    TaskSpec, TaskState, UserRole, Violation, Violations,
 };
 
 use super::Api;
@@ -43,7 +44,12 @@ pub(super) enum ServiceChange<'a> {
     },
     /// To an earlier revision, by number or the previous one.
     Rollback(Option<u64>),
+    /// The current revision goes on replacing tasks.
+    Resume,
 }
+
+/// A task that a write starts, and the digest that its image has already.
+pub(super) type StartedTask<'a> = (&'a TaskSpec, Option<&'a ImageDigest>);
 
 fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::Revision {
     let runs = |state: TaskState| state == TaskState::Running;
@@ -80,30 +86,71 @@ impl Api {
         allow_many_replicas: bool,
     ) -> Result<(ServiceId, u64), Status> {
         let published = self.read_latest().await?;
-        let service = admit_change(role, &published.state, reference, change, allow_many_replicas)?;
-        if let Some((task, digest)) = started_task(service, change) {
-            self.admit_image(&published.state, &service.spec.name, task, digest).await?;
-        }
+        let state = &published.state;
+        let service = admit_change(role, state, reference, change, allow_many_replicas)?;
+        let [next, held] = started_tasks(state, service, change);
+        let name = &service.spec.name;
+        tokio::try_join!(self.admit_started(state, name, next), self.admit_started(state, name, held))?;
         Ok((service.id, service.version))
+    }
+
+    /// Refuses the task if its image lacks a signature; a write that starts none is admitted.
+    async fn admit_started(
+        &self,
+        state: &State,
+        service: &ServiceName,
+        started: Option<StartedTask<'_>>,
+    ) -> Result<(), Problem> {
+        match started {
+            Some((task, digest)) => self.admit_image(state, service, task, digest).await,
+            None => Ok(()),
+        }
     }
 }
 
-/// The task that a write starts, or starts more of, and the digest that its image has already.
-fn started_task<'a>(
+/// The tasks that a write starts, or starts more of: of the revision that is the current one then, and of the one that new
+/// tasks have while managers do not know its image.
+pub(super) fn started_tasks<'a>(
+    state: &State,
     service: &'a Service,
     change: ServiceChange<'a>,
-) -> Option<(&'a TaskSpec, Option<&'a ImageDigest>)> {
+) -> [Option<StartedTask<'a>>; 2] {
     let of_revision = |revision: &'a Revision| (&revision.task, service.pins.get(&revision.number));
     match change {
-        ServiceChange::None => None,
-        ServiceChange::Replicas(replicas) => {
-            is_more(service, replicas).then(|| of_revision(&service.revision))
+        ServiceChange::None => [None, None],
+        ServiceChange::Replicas(replicas) if is_more(service, replicas) => {
+            let held = awaits_managers(service).then(|| state.usable_revision(service)).flatten();
+            [Some(of_revision(&service.revision)), held.map(|revision| of_revision(revision))]
         }
-        ServiceChange::Spec { spec, force } => Some((&spec.task, kept_pin(service, &spec.task, force))),
+        ServiceChange::Replicas(_) => [None, None],
+        ServiceChange::Spec { spec, force } => {
+            let pin = kept_pin(service, &spec.task, force);
+            let grows = spec.replicas().is_some_and(|replicas| is_more(service, replicas));
+            if !force && !grows && changes_no_task(service, spec) {
+                return [None, None];
+            }
+            let awaits = pin.is_none() && awaits_digest(&spec.task);
+            let held = (grows && awaits).then(|| state.usable_revision(service)).flatten();
+            [Some((&spec.task, pin)), held.map(|revision| of_revision(revision))]
+        }
         ServiceChange::Rollback(revision) => {
-            rollback_target(service, revision).map(|target| of_revision(target))
+            [rollback_target(service, revision).map(|target| of_revision(target)), None]
         }
+        ServiceChange::Resume => [Some(of_revision(&service.revision)), None],
     }
+}
+
+/// Whether an update to the spec leaves the tasks of the service as they are, with the digest that they have.
+fn changes_no_task(service: &Service, spec: &ServiceSpec) -> bool {
+    let Revision { number, task, ports, placement, labels, .. } = &*service.revision;
+    (task, ports, placement, labels) == (&spec.task, &spec.ports, &spec.placement, &spec.template_labels())
+        && kept_pin(service, &spec.task, false) == service.pins.get(number)
+}
+
+/// Whether managers have to ask for the digest of the image.
+fn awaits_digest(task: &TaskSpec) -> bool {
+    let names_digest = split_reference(task.image.as_str()).is_ok_and(|parts| parts.digest.is_some());
+    task.image_resolver() == ImageResolver::Manager && !names_digest
 }
 
 fn is_more(service: &Service, replicas: u32) -> bool {
@@ -124,7 +171,7 @@ pub(super) fn admit_change<'s>(
     let service = state.find_service(reference).map_err(Refusal::into_problem)?;
     check_service_admission(role, state, &service.id)?;
     let replicas = match change {
-        ServiceChange::None => None,
+        ServiceChange::None | ServiceChange::Resume => None,
         ServiceChange::Replicas(replicas) => {
             // Fewer tasks are always admitted.
             if is_more(service, replicas) {
@@ -251,7 +298,7 @@ impl services_server::Services for Api {
         let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::ResumeServiceRequest { reference, version } = request.into_inner();
         caller.named(ObjectKind::Service, &reference);
-        let (id, _) = self.resolve_service(role, &reference, ServiceChange::None, true).await?;
+        let (id, _) = self.resolve_service(role, &reference, ServiceChange::Resume, true).await?;
         let command = Command::ResumeRollout { id, version, at: self.clock.now() };
         let resumed = self.write_service(&caller, command).await?;
         tracing::info!(%caller, service = %id, "rollout resumed");

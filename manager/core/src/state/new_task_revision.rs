@@ -18,15 +18,21 @@ fn is_image_known(service: &Service, revision: &Revision) -> bool {
 impl State {
     /// The revision of new tasks: the current one. While managers do not know its image, it is the last good one, or
     /// the newest other one whose image is known: so the service does not lose tasks to an image that is missing.
-    pub(crate) fn new_task_revision<'a>(&self, service: &'a Service) -> &'a Arc<Revision> {
-        if !awaits_managers(service) {
-            return &service.revision;
+    pub fn new_task_revision<'a>(&self, service: &'a Service) -> &'a Arc<Revision> {
+        match awaits_managers(service) {
+            true => self.usable_revision(service).unwrap_or(&service.revision),
+            false => &service.revision,
         }
+    }
+
+    /// The revision of new tasks after an update to an image that managers do not know; `None`: that of the update.
+    pub fn usable_revision<'a>(&self, service: &'a Service) -> Option<&'a Arc<Revision>> {
         let usable = |revision: &&Arc<Revision>| {
             is_image_known(service, revision) && self.check_restorable(service, revision).is_ok()
         };
         let good = |revision: &&Arc<Revision>| revision.number == service.rollout.good_revision;
-        let earlier = || service.history.iter().rev().filter(usable);
-        earlier().find(good).or_else(|| earlier().next()).unwrap_or(&service.revision)
+        let newest_first =
+            || std::iter::once(&service.revision).chain(service.history.iter().rev()).filter(usable);
+        newest_first().find(good).or_else(|| newest_first().next())
     }
 }

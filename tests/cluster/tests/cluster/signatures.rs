@@ -5,7 +5,8 @@ use warren_proto::v1;
 use warren_proto::v1::forecast_write::Write;
 use warren_testkit::wait::eventually_async;
 use warren_types::{
-    AdmissionPolicy, ClusterSettingsChange, ImageResolver, PullPolicy, ServiceSpec, SignatureRule, UserRole,
+    AdmissionPolicy, ClusterSettingsChange, ImageResolver, PullPolicy, ServiceMode, ServiceSpec,
+    SignatureRule, UserRole,
 };
 
 use crate::fake_registry::{DIGEST, signer};
@@ -27,6 +28,11 @@ fn of_image(name: &str, image: &str) -> ServiceSpec {
     spec.task.image = image.parse().unwrap();
     spec.task.resolve_image = ImageResolver::Manager;
     spec
+}
+
+/// The spec with another replica.
+fn grown(spec: ServiceSpec) -> ServiceSpec {
+    ServiceSpec { mode: ServiceMode::Replicated { replicas: 2 }, ..spec }
 }
 
 /// Waits until the image of the service is resolved.
@@ -91,10 +97,12 @@ async fn what_a_service_has_without_a_signature_is_not_started_again() {
     let admin = world.admin().await;
     let services = admin.services();
     let (unsigned, signed) = ("registry.example/unsigned:1", "registry.example/signed:1");
-    for name in ["web", "moved"] {
+    for name in ["web", "moved", "waiting"] {
         services.create(new_id(), &of_image(name, unsigned)).await.unwrap();
         pinned(&admin, name).await;
     }
+    // No rule is about its new image, which cannot be resolved: new tasks have the earlier one meanwhile.
+    services.update("waiting", &of_image("waiting", "missing:1"), None, false).await.unwrap();
     services.update("moved", &of_image("moved", signed), None, false).await.unwrap();
     pinned(&admin, "moved").await;
     demand_signatures(&admin).await;
@@ -108,6 +116,10 @@ async fn what_a_service_has_without_a_signature_is_not_started_again() {
         services.scale("web", 2, None).await,
         services.rollback("moved", None, None).await,
         services.rollback("moved", Some(1), None).await,
+        services.resume("web", None).await,
+        services.scale("waiting", 2, None).await,
+        services.update("waiting", &grown(of_image("waiting", "missing:2")), None, false).await,
+        services.update("web", &grown(of_image("web", unsigned)), None, false).await,
     ] {
         let why = reason(refused);
         assert!(why.contains("task.image: is registry.example/unsigned:1"), "{why}");
@@ -122,13 +134,27 @@ async fn what_a_service_has_without_a_signature_is_not_started_again() {
     let update = v1::UpdateServiceRequest { reference, spec, ..Default::default() };
     let (reference, spec) = ("moved".to_owned(), Some((&of_image("moved", signed)).into()));
     let admitted = v1::UpdateServiceRequest { reference, spec, ..Default::default() };
-    let writes = [Write::CreateService(create), Write::UpdateService(update), Write::UpdateService(admitted)];
+    let (reference, spec) = ("web".to_owned(), Some((&of_image("web", unsigned)).into()));
+    let unchanged = v1::UpdateServiceRequest { reference, spec, ..Default::default() };
+    let writes = [
+        Write::CreateService(create),
+        Write::UpdateService(update),
+        Write::UpdateService(admitted),
+        Write::UpdateService(unchanged),
+    ];
     let writes = writes.map(|write| v1::ForecastWrite { write: Some(write) });
     let outcomes = services.forecast(writes.into(), true).await.unwrap().outcomes;
     let refusals: Vec<&str> = outcomes.iter().map(|outcome| outcome.refusal_reason.as_str()).collect();
-    assert_eq!(refusals, ["NOT_ADMITTED", "NOT_ADMITTED", ""], "{outcomes:?}");
+    assert_eq!(refusals, ["NOT_ADMITTED", "NOT_ADMITTED", "", ""], "{outcomes:?}");
     assert!(outcomes[0].violations[0].starts_with("task.image: is"), "{outcomes:?}");
 
+    // They start nothing.
+    let mut none = of_image("web", unsigned);
+    none.mode = ServiceMode::Replicated { replicas: 0 };
+    for spec in [of_image("web", unsigned), none] {
+        services.update("web", &spec, None, false).await.unwrap();
+    }
+    services.update("waiting", &of_image("waiting", "missing:2"), None, false).await.unwrap();
     services.scale("web", 0, None).await.unwrap();
     services.scale("moved", 2, None).await.unwrap();
     services.update("web", &of_image("web", signed), None, false).await.unwrap();

@@ -18,7 +18,7 @@ use warren_proto::v1::{self, sessions_server};
 use warren_replica::{CATCH_UP_TIMEOUT, SessionAnswer};
 use warren_security::{Peer, Role, SecretObjectKey};
 use warren_store::PublishedState;
-use warren_store::incarnation::LaterIncarnation;
+use warren_store::incarnation::{LaterIncarnation, check_incarnation, incarnation_of};
 use warren_store::problem::{
     leader_unknown, manager_behind, manager_stopping, node_removed, node_unknown, session_superseded,
     status_of, unexpected_answer,
@@ -249,9 +249,11 @@ impl sessions_server::Sessions for SessionServer {
         let v1::CheckNodeRequest { node_id, version } = request.into_inner();
         let node: NodeId =
             node_id.parse().map_err(|why| Status::invalid_argument(format!("nodeId: {why}")))?;
-        // What a caller without a certificate has seen proves nothing about this manager.
         let has = version.map(AssignmentVersion::from).unwrap_or_default();
         let published = self.context.store.read_linearizable().await.map_err(status_of)?;
+        // A manager of the later incarnation may know the node. What a caller without a certificate has seen is not
+        // recorded: it proves nothing about this manager.
+        check_incarnation(incarnation_of(&published.state), has.incarnation)?;
         match published.state.node(&node) {
             Some(_) => Ok(Response::new(v1::CheckNodeResponse {})),
             None if was_removed(&published.state, &node, has) => Err(node_removed()),

@@ -28,17 +28,7 @@ impl LaterIncarnation {
     /// `Unavailable`, reason `OTHER_INCARNATION`: another manager may be in the later incarnation.
     pub fn check(&self, store: &Store, seen: u64) -> Result<(), Status> {
         let own = incarnation_of(&store.read().state);
-        // Without a state there is no incarnation; the manager catches up first.
-        if own == 0 || seen <= own {
-            return Ok(());
-        }
-        self.record(own, seen);
-        let message = format!(
-            "this manager is in incarnation {own} of the cluster, the caller has seen incarnation {seen}: ask a \
-             manager of that one; if it was created by mistake, make sure that none of its managers runs, and \
-             remove the line `incarnation` from the contexts file"
-        );
-        Err(Problem::new(Code::Unavailable, OTHER_INCARNATION, message).into())
+        check_incarnation(own, seen).inspect_err(|_| self.record(own, seen))
     }
 
     fn record(&self, own: u64, seen: u64) {
@@ -53,6 +43,23 @@ impl LaterIncarnation {
             );
         }
     }
+}
+
+/// Rejects a caller that has seen the incarnation `seen` if that is later than `own`.
+///
+/// # Errors
+/// As [`LaterIncarnation::check`].
+pub fn check_incarnation(own: u64, seen: u64) -> Result<(), Status> {
+    // Without a state there is no incarnation; the manager catches up first.
+    if own == 0 || seen <= own {
+        return Ok(());
+    }
+    let message = format!(
+        "this manager is in incarnation {own} of the cluster, the caller has seen incarnation {seen}: ask a \
+         manager of that one; if it was created by mistake, make sure that none of its managers runs, and \
+         remove the line `incarnation` from the contexts file"
+    );
+    Err(Problem::new(Code::Unavailable, OTHER_INCARNATION, message).into())
 }
 
 /// The incarnation of the cluster in `state`; 0 without a cluster.

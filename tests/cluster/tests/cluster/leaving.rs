@@ -109,11 +109,22 @@ async fn node_ahead_of_manager_is_unknown() {
     let later = v1::AssignmentVersion { index: u64::MAX, ..seen };
     let other_life = v1::AssignmentVersion { incarnation: seen.incarnation + 1, ..seen };
     let earlier_life = v1::AssignmentVersion { incarnation: seen.incarnation - 1, ..seen };
-    for has in [None, Some(later), Some(other_life), Some(earlier_life)] {
+    let unknown = (Code::FailedPrecondition, "NODE_UNKNOWN");
+    // A manager of the later incarnation may know it.
+    let elsewhere = (Code::Unavailable, "OTHER_INCARNATION");
+    let cases = [
+        (None, unknown),
+        (Some(later), unknown),
+        (Some(other_life), elsewhere),
+        (Some(earlier_life), unknown),
+    ];
+    for (has, expected) in cases {
         let problem = Problem::from(&check_node(&world, &node, has).await.unwrap_err());
-        let found = (problem.code, problem.reason.as_str());
-        assert_eq!(found, (Code::FailedPrecondition, "NODE_UNKNOWN"), "{has:?}");
+        assert_eq!((problem.code, problem.reason.as_str()), expected, "{has:?}");
     }
+    let managers = client.managers().list().await.unwrap().managers;
+    let is_superseded = managers.iter().any(|manager| manager.reason.contains("superseded"));
+    assert!(!is_superseded, "anybody can claim it: {managers:?}");
     removed(&check_node(&world, &node, Some(seen)).await.unwrap_err());
 }
 

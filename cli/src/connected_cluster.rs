@@ -39,7 +39,8 @@ impl ConnectedCluster {
             }
         };
         if newest != stored {
-            match Contexts::replace_identities(&file, |known| *known == stored, &newest) {
+            match Contexts::try_replace_identities(&file, |known| *known == stored, &newest) {
+                Ok(0) => tracing::debug!(context, "another process changes the contexts"),
                 Ok(_) => tracing::debug!(context, "the context has another certificate"),
                 Err(error) => tracing::debug!(context, %error, "the certificate was not stored"),
             }

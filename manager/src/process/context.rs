@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use warren_bootstrap::member_identity::{self, LocalMemberStatus};
 use warren_client::{ClientContext, ClientIdentity, ClientTarget, Contexts, PrivateKeyPem};
@@ -166,11 +167,11 @@ pub fn keep_contexts_current(
             tokio::select! {
                 Ok(()) = authorities.changed() => {
                     let shown = admin.borrow().clone();
-                    replace_outdated(trust.roots().pem(), &shown, &store);
+                    replace_outdated(trust.roots(), shown, store.clone()).await;
                 }
                 Ok(()) = admin.changed() => {
                     let shown = admin.borrow_and_update().clone();
-                    replace_outdated(trust.roots().pem(), &shown, &store);
+                    replace_outdated(trust.roots(), shown, store.clone()).await;
                 }
                 address = addresses.next() => {
                     if let Err(failure) = remember_address(&data_dir, address) {
@@ -200,12 +201,17 @@ fn is_outdated(
 }
 
 /// Replaces the authorities, the certificate and the key in outdated contexts.
-fn replace_outdated(ca: &str, admin: &Credentials, store: &Store) {
-    let published = store.read();
-    let is_old =
-        |known: &ClientIdentity| is_outdated(known, ca, admin, |key| published.state.is_revoked(key));
+async fn replace_outdated(roots: Arc<Roots>, admin: Credentials, store: Store) {
     let Ok(file) = contexts_file() else { return };
-    match Contexts::replace_identities(&file, is_old, &client_identity(ca, admin)) {
+    let (path, published) = (file.clone(), store.read());
+    let replace = move || {
+        let ca = roots.pem();
+        let is_old =
+            |known: &ClientIdentity| is_outdated(known, ca, &admin, |key| published.state.is_revoked(key));
+        Contexts::replace_identities(&path, is_old, &client_identity(ca, &admin))
+    };
+    // Another process may hold the lock of the file.
+    match tokio::task::spawn_blocking(replace).await.expect("replacing an identity does not panic") {
         Ok(0) => {}
         Ok(_) => tracing::info!(file = %file.display(), "admin context updated"),
         Err(error) => tracing::warn!(error = error_chain(&error), "updating the admin context failed"),

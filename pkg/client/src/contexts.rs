@@ -133,29 +133,48 @@ impl Contexts {
         })
     }
 
-    /// Replaces the identity of contexts for which `is_old` holds, and returns their number.
+    /// Replaces the identity of contexts for which `is_old` holds, and returns their number. Blocks while another
+    /// process changes the file.
     pub fn replace_identities(
         file: &Path,
         is_old: impl Fn(&ClientIdentity) -> bool,
         identity: &ClientIdentity,
     ) -> Result<usize, Error> {
-        let is_due = |context: &ClientContext| match &context.target {
-            ClientTarget::Tcp { identity, .. } => is_old(identity),
-            ClientTarget::Unix { .. } => false,
-        };
-        let due = Self::load(file)?.contexts.iter().filter(|context| is_due(context)).count();
-        if due == 0 {
-            // Do not create the file.
-            return Ok(0);
+        let due = Self::load(file)?.replace(&is_old, identity);
+        // Do not create the file.
+        if due > 0 {
+            file::update(file, |contexts| {
+                contexts.replace(&is_old, identity);
+            })?;
         }
-        file::update(file, |contexts| {
-            for context in contexts.contexts.iter_mut().filter(|context| is_due(context)) {
-                if let ClientTarget::Tcp { identity: shown, .. } = &mut context.target {
-                    *shown = identity.clone();
-                }
-            }
-        })?;
         Ok(due)
+    }
+
+    /// As [`Contexts::replace_identities`], but replaces none if another process holds the lock.
+    pub fn try_replace_identities(
+        file: &Path,
+        is_old: impl Fn(&ClientIdentity) -> bool,
+        identity: &ClientIdentity,
+    ) -> Result<usize, Error> {
+        let due = Self::load(file)?.replace(&is_old, identity);
+        let is_changed = due > 0
+            && file::try_update(file, |contexts| {
+                contexts.replace(&is_old, identity);
+            })?;
+        Ok(if is_changed { due } else { 0 })
+    }
+
+    fn replace(&mut self, is_old: impl Fn(&ClientIdentity) -> bool, identity: &ClientIdentity) -> usize {
+        let mut replaced = 0;
+        for context in &mut self.contexts {
+            if let ClientTarget::Tcp { identity: known, .. } = &mut context.target
+                && is_old(known)
+            {
+                *known = identity.clone();
+                replaced += 1;
+            }
+        }
+        replaced
     }
 
     /// Stores the addresses of the managers, as reported by a manager that `identity` authenticated to, and the latest

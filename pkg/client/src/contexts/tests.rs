@@ -233,3 +233,27 @@ fn latest_incarnation_is_kept() {
         );
     }
 }
+
+#[test]
+fn identity_is_replaced_unless_another_process_holds_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("contexts.toml");
+    let ClientTarget::Tcp { identity, .. } = tcp("a", "a:1").target else { panic!() };
+    let newest = ClientIdentity { certificate: "renewed".into(), ..identity.clone() };
+    let replace = || Contexts::try_replace_identities(&file, |known| *known == identity, &newest).unwrap();
+    assert!(replace() == 0 && !file.exists());
+    Contexts::upsert(&file, tcp("a", "a:1")).unwrap();
+    Contexts::upsert(&file, unix("u")).unwrap();
+    let lock = fs::File::open(dir.path()).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(replace(), 0, "and it does not wait");
+    drop(lock);
+    assert_eq!([replace(), replace()], [1, 0]);
+    let known = Contexts::load(&file).unwrap();
+    let Some(ClientContext { target: ClientTarget::Tcp { identity: known, .. }, .. }) = known.get("a") else {
+        panic!("{known:?}")
+    };
+    assert_eq!(known.certificate, newest.certificate);
+    let back = Contexts::replace_identities(&file, |known| *known == newest, &identity);
+    assert_eq!(back.unwrap(), 1);
+}

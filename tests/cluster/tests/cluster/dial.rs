@@ -37,7 +37,7 @@ pub async fn dial(
 }
 
 /// Whether a manager accepts these credentials in the handshake; an error says anything but that they are revoked.
-async fn accepts(
+pub async fn accepts(
     address: SocketAddr,
     roots: &Roots,
     credentials: &Credentials,

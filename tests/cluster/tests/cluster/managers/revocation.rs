@@ -4,6 +4,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 use warren_client::JoinToken;
+use warren_manager::ManagerTuning;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::users_client::UsersClient;
@@ -13,7 +14,7 @@ use warren_types::Id;
 
 use super::group::ManagerGroup;
 use super::rehearsal::Rehearsal;
-use crate::dial::until_accepted;
+use crate::dial::{accepts, until_accepted};
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
@@ -171,4 +172,17 @@ async fn keys_and_machines_are_revoked_under_load_and_the_others_go_on() {
     assert!(refused.contains("removed"), "{refused}");
     assert!(!eve_watches.is_finished());
     world.stop([agent]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_handshake_after_a_start_refuses_what_is_revoked() {
+    let mut group = ManagerGroup::founded(ManagerTuning::default()).await;
+    let (ann, eve) = (group.viewer("ann").await, group.viewer("eve").await);
+    group.revoke(&ann).await;
+    group.hosts[0].stop().await;
+    group.hosts[0].start(false).await.unwrap();
+    for (user, expected) in [(&ann, false), (&eve, true)] {
+        let found = accepts(group.hosts[0].address(), &group.roots, user).await;
+        assert_eq!(found.unwrap(), expected, "{}", user.identity());
+    }
 }

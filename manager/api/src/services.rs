@@ -125,7 +125,11 @@ pub(super) fn started_tasks<'a>(
         ServiceChange::Replicas(_) => [None, None],
         ServiceChange::Spec { spec, force } => {
             let pin = kept_pin(service, &spec.task, force);
-            let grows = spec.replicas().is_some_and(|replicas| is_more(service, replicas));
+            let grows = match spec.replicas() {
+                Some(replicas) => is_more(service, replicas),
+                // On other nodes.
+                None => spec.placement != service.spec.placement,
+            };
             if !force && !grows && changes_no_task(service, spec) {
                 return [None, None];
             }

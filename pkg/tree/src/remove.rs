@@ -1,8 +1,8 @@
 //! Deletes a directory tree, the deepest entries first.
 //!
 //! A container can nest directories deeper than the longest path and than files may be open. So what is nested deeper
-//! than [`MAX_OPEN`] is moved up before it is deleted, which costs one rename per directory. On a full disk a rename may
-//! need space that a later deletion frees, so it is tried again while something was deleted.
+//! than [`MAX_OPEN`] is moved up before it is deleted, which costs one rename per directory. On a full disk a rename
+//! may need space that a later deletion frees, so it is tried again while something was deleted.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -159,7 +159,9 @@ mod tests {
         assert_eq!(parts("localhost:5000/a/b__c"), ("localhost:5000", "a/b__c".into(), None));
         assert_eq!(parts("GHCR.io/x:V1_"), ("GHCR.io", "x".into(), Some("V1_")));
         for domain in ["docker.io", "Docker.io", "index.docker.io", "INDEX.docker.io"] {
-            assert_eq!(parts(&format!("{domain}/nginx")), ("docker.io", "library/nginx".into(), None));
+            let text = format!("{domain}/nginx");
+            let found = split_reference(&text).unwrap();
+            assert_eq!((found.domain, &*found.path), ("docker.io", "library/nginx"));
         }
     }
 

@@ -157,7 +157,10 @@ async fn what_a_service_has_without_a_signature_is_not_started_again() {
     services.update("waiting", &of_image("waiting", "missing:2"), None, false).await.unwrap();
     services.scale("web", 0, None).await.unwrap();
     services.scale("moved", 2, None).await.unwrap();
-    services.update("web", &of_image("web", signed), None, false).await.unwrap();
+    let mut stopped = of_image("web", signed);
+    stopped.mode = ServiceMode::Replicated { replicas: 0 };
+    services.update("web", &stopped, None, false).await.unwrap();
     pinned(&admin, "web").await;
+    services.scale("web", 1, None).await.unwrap();
     services.remove("web", None, false).await.unwrap();
 }

@@ -167,8 +167,8 @@ impl Api {
 /// Tasks, and the digests that their images have already.
 type StartedTasks = Vec<(TaskSpec, Option<ImageDigest>)>;
 
-/// The service of which a write starts tasks, with these and the digests that their images have already. `None` for other
-/// writes and invalid ones.
+/// The service of which a write starts tasks, with these and the digests that their images have already. `None` for
+/// other writes and invalid ones.
 fn started_service(state: &State, write: &v1::ForecastWrite) -> Option<(ServiceName, StartedTasks)> {
     match write.write.as_ref()? {
         Write::CreateService(request) => {

@@ -108,8 +108,8 @@ impl Api {
     }
 }
 
-/// The tasks that a write starts, or starts more of: of the revision that is the current one then, and of the one that new
-/// tasks have while managers do not know its image.
+/// The tasks that a write starts, or starts more of: of the revision that is the current one then, and of the one that
+/// new tasks have while managers do not know its image.
 pub(super) fn started_tasks<'a>(
     state: &State,
     service: &'a Service,

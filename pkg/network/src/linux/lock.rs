@@ -58,6 +58,7 @@ fn holder(address: &SocketAddr) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use std::thread;
+    use std::time::{Duration, Instant};
 
     use nix::sched::{CloneFlags, unshare};
 
@@ -74,7 +75,14 @@ mod tests {
             let me = i32::try_from(std::process::id()).unwrap();
             assert!(matches!(second, Error::NamespaceTaken { pid: Some(pid) } if pid == me), "{second}");
             drop(first);
-            NamespaceLock::acquire().unwrap()
+            // A process that another test forks has the first one open until it executes its program.
+            let limit = Instant::now() + Duration::from_secs(10);
+            loop {
+                match NamespaceLock::acquire() {
+                    Err(Error::NamespaceTaken { .. }) if Instant::now() < limit => thread::yield_now(),
+                    acquired => return acquired.unwrap(),
+                }
+            }
         };
         // Two concurrent locks: abstract names are per namespace.
         let (a, b) = (thread::spawn(own_namespace), thread::spawn(own_namespace));

@@ -75,8 +75,11 @@ pub fn commands() -> Vec<(&'static str, Command)> {
         ("set_unlock_key_again", unlock_key(Some(10), None)),
     ];
     all.extend(key_rotation());
-    // Of the administrator.
-    all.push(("revoke_key", Command::Key(KeyCommand::Revoke { key: PublicKeyHash([7; 32]), at: AT })));
+    // Of the administrator, who gets another one.
+    let key = PublicKeyHash([7; 32]);
+    all.push(("revoke_key", Command::Key(KeyCommand::Revoke { key, at: AT })));
+    let key = PublicKeyHash([10; 32]);
+    all.push(("set_administrator_key_again", Command::SetAdministratorKey { member: 3, key, at: AT }));
     all
 }
 

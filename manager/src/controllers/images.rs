@@ -27,8 +27,8 @@ use self::registry_queue::{RegistryAnswer, RegistryQuestion, RegistryQueue};
 /// The wait after the first failure; doubles with each further one.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(2);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Failures after which a known digest is used for an image that the service did not have before.
-const MIN_FAILURES: u32 = 2;
+/// Attempts after which a known digest is used for an image that the service did not have before.
+const MIN_ATTEMPTS: u32 = 2;
 /// How long the registry is asked before a known digest is used although a user wants that of the registry.
 const REFRESH_TIME: Duration = Duration::from_secs(180);
 
@@ -176,11 +176,11 @@ impl ImagePinner {
     }
 
     /// A digest that a user wants to be replaced is used only after a while.
-    fn may_use_known(&self, why: &Unresolved, id: ServiceId, failures: u32, elapsed: Duration) -> bool {
+    fn may_use_known(&self, why: &Unresolved, id: ServiceId, attempts: u32, elapsed: Duration) -> bool {
         why.may_fall_back
             && match is_refresh(&self.api.store.read().state, &id) {
                 true => elapsed >= REFRESH_TIME,
-                false => failures >= MIN_FAILURES,
+                false => attempts >= MIN_ATTEMPTS,
             }
     }
 
@@ -299,8 +299,8 @@ fn signature_question(
     RegistryQuestion { signed: Some(digest.clone()), rules, ..question(state, image) }
 }
 
-fn retry_delay(failures: u32) -> Duration {
-    MIN_RETRY_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
+fn retry_delay(attempts: u32) -> Duration {
+    MIN_RETRY_DELAY.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
 }
 
 #[cfg(test)]
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn retries_become_rare() {
-        let delays = [1, 2, 5, 6, u32::MAX].map(|failures| retry_delay(failures).as_secs());
+        let delays = [1, 2, 5, 6, u32::MAX].map(|attempts| retry_delay(attempts).as_secs());
         assert_eq!(delays, [2, 4, 32, 60, 60]);
     }
 

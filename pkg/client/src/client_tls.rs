@@ -17,7 +17,7 @@ use warren_proto::v1;
 use warren_proto::v1::users_client::UsersClient;
 use warren_security::{
     CaDigest, CertificateRequest, ConnectError, Credentials, PrivateKey, ReloadableCertificate, Roots,
-    client_config, connect,
+    client_config, connect, without_certificate,
 };
 
 use crate::contexts::ClientIdentity;
@@ -84,9 +84,9 @@ impl ClientTls {
         let current =
             Credentials::new(identity.certificate.clone(), key).map_err(|error| unusable(&error))?;
         let certificate = ReloadableCertificate::new(&current);
-        let config = |shown| client_config(&roots, shown).map_err(|error| unusable(&error));
-        let (with_certificate, without_certificate) =
-            (config(Some(Arc::clone(&certificate)))?, config(None)?);
+        let with_certificate =
+            client_config(&roots, Some(Arc::clone(&certificate))).map_err(|error| unusable(&error))?;
+        let without_certificate = without_certificate(&with_certificate);
         let state = Mutex::new(CertificateState { current, clock_difference: None });
         let identity = identity.clone();
         Ok(Arc::new(Self { identity, roots, with_certificate, without_certificate, certificate, state }))

@@ -57,13 +57,7 @@ impl ResolveNames for RegistryClients {
     ) -> Result<ResolvedName, RegistryError> {
         let repository = self.repository(reference, credentials).await?;
         let selector = ManifestSelector::from_reference(reference);
-        let mut tries = RetryCounter::new(self.policy());
-        loop {
-            match repository.resolve(selector, reference.digest()).await {
-                Ok(resolved) => return Ok(resolved),
-                Err(failure) => tokio::time::sleep(tries.next_delay(failure)?).await,
-            }
-        }
+        self.repeat(|| repository.resolve(selector, reference.digest())).await
     }
 
     async fn signatures(
@@ -73,10 +67,21 @@ impl ResolveNames for RegistryClients {
         credentials: Option<RegistryCredentials>,
     ) -> Result<Vec<ImageSignature>, RegistryError> {
         let repository = self.repository(reference, credentials).await?;
+        self.repeat(|| repository.signatures(image)).await
+    }
+}
+
+impl RegistryClients {
+    /// Makes attempts until one succeeds, or a further one cannot help.
+    async fn repeat<T, F>(&self, mut attempt: impl FnMut() -> F + Send) -> Result<T, RegistryError>
+    where
+        T: Send,
+        F: Future<Output = Result<T, AttemptFailure>> + Send,
+    {
         let mut tries = RetryCounter::new(self.policy());
         loop {
-            match repository.signatures(image).await {
-                Ok(signatures) => return Ok(signatures),
+            match attempt().await {
+                Ok(answer) => return Ok(answer),
                 Err(failure) => tokio::time::sleep(tries.next_delay(failure)?).await,
             }
         }

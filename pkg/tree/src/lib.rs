@@ -33,7 +33,7 @@ pub use attributes::copy_attributes;
 pub use copy::{CopyStats, copy};
 pub use failure::IoFailure;
 pub use measure::{TreeUsage, Unmeasured, measure};
-pub use project::{leave_project, project, set_project};
+pub use project::{project, set_project};
 pub use remove::remove;
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);

@@ -45,7 +45,7 @@ pub fn set_project(directory: impl AsFd, project: u32) -> nix::Result<()> {
 ///
 /// # Errors
 /// As [`project`].
-pub fn leave_project(directory: impl AsFd) -> nix::Result<()> {
+pub(crate) fn leave_project(directory: impl AsFd) -> nix::Result<()> {
     let found = read(&directory)?;
     write(directory, &FileAttributes { project: 0, flags: found.flags & !INHERIT_PROJECT, ..found })
 }

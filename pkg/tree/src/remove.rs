@@ -13,7 +13,8 @@ use nix::fcntl::{RenameFlags, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::{DirEntries, is_gone};
-use crate::{IoFailure, leave_project};
+use crate::IoFailure;
+use crate::project::leave_project;
 
 /// Directories that are open at once, each in the one before.
 const MAX_OPEN: usize = 64;

@@ -82,11 +82,12 @@ impl TaskSupervisor {
 
     /// Measures the layers that are due, one after the other.
     async fn check_limits(&self, watch: &mut LimitWatch) {
-        let (layers, begun) = (self.layers(), self.clock.instant());
-        watch.due.retain(|task, _| layers.contains_key(task));
+        let begun = self.clock.instant();
         if watch.pass_due.is_some_and(|due| due > begun) {
             return;
         }
+        let layers = self.layers();
+        watch.due.retain(|task, _| layers.contains_key(task));
         let mut has_measured = false;
         for (task, limit) in layers.into_iter().filter_map(|(task, limit)| Some((task, limit?))) {
             if watch.due.get(&task).is_some_and(|due| *due > begun) {
@@ -108,9 +109,13 @@ impl TaskSupervisor {
 
     /// Ends the task with the largest layer while the disk is short, one after the other.
     async fn check_disk(&self, watch: &mut DiskWatch) -> Result<(), Error> {
-        let (layers, begun) = (self.layers(), self.clock.instant());
+        let begun = self.clock.instant();
         self.update_ending(&mut watch.ending, begun);
-        if layers.is_empty() || watch.round_due.is_some_and(|due| due > begun) {
+        if watch.round_due.is_some_and(|due| due > begun) {
+            return Ok(());
+        }
+        let layers = self.layers();
+        if layers.is_empty() {
             return Ok(());
         }
         let Some(root) = self.executor.runtime.layer_root().await? else { return Ok(()) };

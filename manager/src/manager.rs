@@ -460,6 +460,7 @@ fn serve(
         background_tasks: tasks_run,
         clock: stamp.clone(),
         shutdown: shutdown.clone(),
+        certificate: keys.manager.clone(),
         authority: keys.authority.clone(),
         secret_object_key: keys.secret_object_key.clone(),
         key_files: keys.files().clone(),

@@ -16,7 +16,7 @@ use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prob
 use warren_image::{Digest, Reference};
 use warren_network::WireGuard;
 use warren_runtime::fake::FakeRuntime;
-use warren_security::{CertificateAuthority, Trust};
+use warren_security::{CertificateAuthority, Identity, ReloadableCertificate, Role, Trust};
 use warren_task::DesiredState;
 use warren_types::fixtures::task_assignment;
 pub use warren_types::fixtures::{image_digest as digest, published_port as port};
@@ -154,6 +154,14 @@ pub fn settings() -> NodeSettings {
 pub fn trust() -> Arc<Trust> {
     let authority = CertificateAuthority::create(&settings().cluster.to_string(), SystemTime::now()).unwrap();
     Trust::new(&authority.roots()).unwrap()
+}
+
+/// A certificate of the node with the settings above.
+pub fn certificate() -> Arc<ReloadableCertificate> {
+    let (cluster, node) = (settings().cluster.to_string(), settings().node.to_string());
+    let authority = CertificateAuthority::create(&cluster, SystemTime::now()).unwrap();
+    let identity = Identity::new(cluster, Role::Worker, node).unwrap();
+    ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap())
 }
 
 /// The checks of a node with the settings above.

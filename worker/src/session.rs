@@ -33,7 +33,7 @@ use warren_daemon::error_chain;
 use warren_image::ImportedName;
 use warren_proto::v1;
 use warren_runtime::Runtime;
-use warren_security::{Revocations, Trust};
+use warren_security::{ReloadableCertificate, Revocations, Trust};
 use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeId, WireGuardKey};
 
@@ -82,6 +82,8 @@ pub(crate) struct SessionContext {
     /// Identity of this node's certificate.
     pub cluster: ClusterId,
     pub node: NodeId,
+    /// What it shows to managers.
+    pub certificate: Arc<ReloadableCertificate>,
     /// Which authorities the managers must have certificates of.
     pub trust: Arc<Trust>,
     pub desired_state: watch::Sender<DesiredState>,

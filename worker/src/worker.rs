@@ -316,7 +316,8 @@ impl Worker {
         let pressure =
             image_gc::start(Arc::clone(&image_gc), Arc::clone(&meter), &background_tasks, shutdown.token());
         if let Some(store) = config.membership.filter(|_| !is_removed) {
-            let (live, dial, trust) = (config.certificate, Arc::clone(&dial), Arc::clone(&config.trust));
+            let (live, dial) = (Arc::clone(&config.certificate), Arc::clone(&dial));
+            let trust = Arc::clone(&config.trust);
             let (random, clock, desired_state) = (chance(), Arc::clone(&clock), desired_rx.clone());
             CertificateRenewal { store, live, trust, desired_state, dial, random, clock }
                 .start(&background_tasks, &shutdown);
@@ -354,6 +355,7 @@ impl Worker {
         let context = SessionContext {
             cluster,
             node,
+            certificate: config.certificate,
             trust: config.trust,
             desired_state,
             network_view,

@@ -17,9 +17,11 @@ prints one object per line, and -o wide the index.";
 /// Notes at the end of `why --help`.
 const WHY_NOTES: &str = "\
 Each line is a cause of the line above it, with what was observed and what to do. NAME is also an id or a prefix of \
-one, or SERVICE.SLOT for a task; if objects of several kinds have that name, give the kind: service/web. The exit code \
-is 0 if the object is as desired or on its way, 1 if something is wrong, 3 if it does not exist. -o json and -o yaml \
-print the same with stable codes.";
+one, or SERVICE.SLOT for a task; if objects of several kinds have that name, give the kind: service/web. \
+certificate/NAME explains the certificate of a manager, a node or a user; NAME is also the id of a removed machine, the \
+name of a removed user, or the first 8 digits of a key; if several have it, give the kind: certificate/user/ann. The \
+exit code is 0 if the object is as desired or on its way, 1 if something is wrong, 3 if it does not exist. -o json and \
+-o yaml print the same with stable codes.";
 
 /// An object or a kind of objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +49,7 @@ pub struct EventsArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = WHY_NOTES)]
 pub struct WhyArgs {
-    /// Service, task, node, network, volume, secret or config
+    /// Service, task, node, network, volume, secret, config, or certificate/NAME
     #[arg(value_name = "[NOUN/]NAME", value_parser = name_with_noun)]
     pub object: ObjectSelector,
     /// Do not read the last lines of failed tasks
@@ -94,6 +96,7 @@ mod tests {
         assert_eq!(noun_and_name("nodes"), Ok(object("node", "")));
         assert_eq!(name_with_noun("web.1"), Ok(object("", "web.1")));
         assert_eq!(name_with_noun("services/web"), Ok(object("service", "web")));
+        assert_eq!(name_with_noun("certificate/user/ann"), Ok(object("certificate", "user/ann")));
         for bad in ["", "/", "service/", "/web"] {
             assert!(noun_and_name(bad).is_err() && name_with_noun(bad).is_err(), "{bad}");
         }

@@ -218,6 +218,7 @@ impl From<v1::BackgroundTask> for BackgroundTaskView {
             failures,
             node,
             manager,
+            consecutive_failures: _,
         } = wire;
         let took = Duration::from_micros(last_duration_us);
         Self {
@@ -348,6 +349,7 @@ mod tests {
             failures: 1,
             node: String::new(),
             manager: "m1".into(),
+            consecutive_failures: 1,
         };
         let (name, node, manager) = ("garbage".into(), "node-1".into(), "m1".into());
         let woken = v1::BackgroundTask { name, node, manager, ..Default::default() };

@@ -69,6 +69,9 @@ pub struct NodeView {
     #[serde(skip)]
     disk_bytes: (Option<u64>, u64),
     tasks: u32,
+    /// When its certificate ends; absent without a report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_expires_at: Option<TimeView>,
     /// Problems: `disk pressure`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     conditions: Vec<&'static str>,
@@ -173,6 +176,10 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         resources,
         reserved,
         tasks,
+        certificate_expires_at: usage
+            .as_ref()
+            .and_then(|usage| usage.certificate_expires_at)
+            .map(TimeView::new),
         conditions: conditions.collect::<Result<_, _>>().map_err(under("conditions"))?,
         verification: verification
             .map(VerificationView::try_from)
@@ -192,6 +199,7 @@ impl From<v1::NodeUsage> for NodeUsageView {
             disk_total_bytes,
             condition_messages: conditions,
             conditions: _,
+            certificate_expires_at: _,
         } = wire;
         Self {
             cpu: MilliCpu(cpu_milli).to_string(),
@@ -332,6 +340,7 @@ mod tests {
             disk_total_bytes: 40 << 30,
             condition_messages: vec!["the disk is full".into()],
             conditions: vec![v1::NodeCondition::DiskPressure.into()],
+            certificate_expires_at: Some(90 * 86_400_000),
         };
         let description = v1::NodeDescription {
             resources: Some(v1::Resources { cpu_milli: 2000, memory_bytes: 8 << 30 }),
@@ -471,6 +480,7 @@ mod tests {
           cpu: "0.5"
           memory: 256MiB
         tasks: 2
+        certificateExpiresAt: "1970-04-01T00:00:00.000Z"
         conditions:
         - disk pressure
         usage:

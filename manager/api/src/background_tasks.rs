@@ -106,6 +106,7 @@ fn show(status: BackgroundTaskStatus) -> v1::BackgroundTask {
         failures: status.failures,
         node: String::new(),
         manager: String::new(),
+        consecutive_failures: status.consecutive_failures,
     }
 }
 

@@ -58,7 +58,7 @@ use warren_log::LogEngine;
 use warren_peers::Peers;
 use warren_registry::ResolveNames;
 use warren_security::seal::KeyFiles;
-use warren_security::{CurrentAuthority, SecretObjectKey};
+use warren_security::{CurrentAuthority, ReloadableCertificate, SecretObjectKey};
 use warren_session::leader::LeaderWatch;
 use warren_session::{NetworkPublisher, SessionRegistry, WorkerStreams};
 use warren_store::Store;
@@ -94,6 +94,8 @@ pub struct Api {
     pub clock: TimestampSource,
     /// Stops tasks that outlive the request that started them.
     pub shutdown: Shutdown,
+    /// The certificate of this manager.
+    pub certificate: Arc<ReloadableCertificate>,
     /// Issues certificates to joining machines.
     pub authority: Arc<CurrentAuthority>,
     /// Encrypts and decrypts secrets, configs and credentials.

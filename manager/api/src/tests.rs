@@ -75,9 +75,15 @@ async fn drive(publisher: StatePublisher, mut inbox: DriverInbox, mut state: Sta
     }
 }
 
-fn peers(authority: &CertificateAuthority) -> (Peers, PeerTransport) {
+fn certificate(authority: &CertificateAuthority) -> Arc<ReloadableCertificate> {
     let identity = Identity::new("c1", CertificateRole::Manager, id(1)).unwrap();
-    let certificate = ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap());
+    ReloadableCertificate::new(&authority.issue(&identity, SystemTime::now()).unwrap())
+}
+
+fn peers(
+    authority: &CertificateAuthority,
+    certificate: Arc<ReloadableCertificate>,
+) -> (Peers, PeerTransport) {
     let trust = Trust::new(&authority.roots()).unwrap();
     let credentials = PeerCredentials { cluster: "c1", id: ManagerId(Id(1)), trust, certificate };
     let (peers, outgoing, _) = Peers::new(1, "127.0.0.1:1".parse().unwrap(), credentials).unwrap();
@@ -116,7 +122,8 @@ async fn fixture() -> ApiFixture {
         state.apply(TERM, index, command);
     }
     let authority = CertificateAuthority::create("c1", SystemTime::now()).unwrap();
-    let (peers, outgoing) = peers(&authority);
+    let certificate = certificate(&authority);
+    let (peers, outgoing) = peers(&authority, certificate.clone());
     let (store, publisher, inbox) = Store::new(PublishedState::initial(State::new()), 16, 16);
     let dir = TempDir::new().unwrap();
     let (clock, shutdown) = (Arc::new(SystemClock::new()), Shutdown::new());
@@ -133,6 +140,7 @@ async fn fixture() -> ApiFixture {
         background_tasks: tasks_run,
         clock: TimestampSource::new(clock, store.clone()),
         shutdown,
+        certificate,
         authority: CurrentAuthority::new(authority),
         secret_object_key: Arc::new(SecretObjectKey::create(&dir.path().join("key")).unwrap()),
         key_files: KeyFiles::open(dir.path(), None).unwrap(),

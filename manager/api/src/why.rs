@@ -1,31 +1,42 @@
 //! Why an object is as it is: the pure answer, with what nodes reported to any manager.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tonic::{Request, Status};
 use warren_core::State;
-use warren_core::why::{Cause, LastCheck, Observations, Severity, WhyAnswer, WhyTarget, why};
+use warren_core::why::{
+    CERTIFICATE, Cause, CertificateHolder, CertificateReport, LastCheck, Observations, Severity, WhyAnswer,
+    WhyTarget, why,
+};
 use warren_proto::v1;
 use warren_store::problem::status_of;
-use warren_types::{NodeId, ServiceId, TaskId, Timestamp};
+use warren_types::{Node, NodeId, NodeRole, ServiceId, TaskId, Timestamp, UserRole};
 
 use super::Api;
+use super::admission_policy::user_role;
 use super::events::parse_kind;
 use super::nodes::unreachable_managers_hint;
 
 /// The most tasks whose nodes are asked for reports.
 const MAX_REPORTED_TASKS: usize = 1000;
+/// The background task of a manager that renews the certificates of its machine.
+const MANAGER_RENEWAL: &str = "certificate-renewal";
+/// The background task of an agent that renews its certificate.
+const AGENT_RENEWAL: &str = "worker.certificate";
 
 impl Api {
     pub(super) async fn answer_why(
         &self,
         request: Request<v1::WhyRequest>,
     ) -> Result<v1::WhyResponse, Status> {
-        let published = self.read(&request).await?;
+        let (role, published) = (user_role(&request), self.read(&request).await?);
         let v1::WhyRequest { kind, reference } = request.into_inner();
         let state = &published.state;
-        let target = WhyTarget::find(state, parse_kind(&kind)?, &reference).map_err(status_of)?;
-        let observations = self.observations(state, &target).await;
+        let target = find_target(state, role, &kind, &reference)?;
+        let mut observations = self.observations(state, &target).await;
+        if let WhyTarget::Certificate(CertificateHolder::Manager(_) | CertificateHolder::Node(_)) = target {
+            self.observe_certificates(state, &mut observations).await;
+        }
         let answer = why(state, &observations, &target, self.clock.now());
         // It was found in the same state.
         let missing = || Status::internal("the object is not in the state that named it");
@@ -55,11 +66,74 @@ impl Api {
             found.checks.extend(last.map(|check| (task.id, check)));
         }
         for node in nodes {
-            let messages = self.node_usage(&reports, node).map(|usage| usage.condition_messages);
-            found.conditions.extend(messages.map(|messages| (node, messages)));
+            let Some(usage) = self.node_usage(&reports, node) else { continue };
+            found.conditions.insert(node, usage.condition_messages);
+            let expires_at = usage.certificate_expires_at.map(Timestamp);
+            found.node_certificates.insert(node, CertificateReport { expires_at, renewal_error: None });
         }
         found
     }
+
+    /// Adds when the certificates of managers end, and the failures of renewals.
+    async fn observe_certificates(&self, state: &State, found: &mut Observations) {
+        let (ends, listed) = tokio::join!(self.certificate_ends(state), self.all_background_tasks());
+        let failures = RenewalFailures::of(listed.background_tasks);
+        for member in state.members() {
+            let expires_at = ends.get(&member.member_id).copied();
+            let renewal_error = failures.managers.get(member.name.as_str()).cloned();
+            let report = CertificateReport { expires_at, renewal_error };
+            found.manager_certificates.insert(member.manager_id, report);
+        }
+        for (id, report) in &mut found.node_certificates {
+            report.renewal_error = state.node(id).and_then(|node| failures.of_node(node));
+        }
+    }
+}
+
+/// The errors of renewals that fail, by the names of managers and of nodes.
+#[derive(Default)]
+struct RenewalFailures {
+    managers: BTreeMap<String, String>,
+    nodes: BTreeMap<String, String>,
+}
+
+impl RenewalFailures {
+    fn of(background_tasks: Vec<v1::BackgroundTask>) -> Self {
+        let mut failures = Self::default();
+        for task in background_tasks.into_iter().filter(|task| task.consecutive_failures > 0) {
+            match (task.name.as_str(), task.node.is_empty()) {
+                (MANAGER_RENEWAL, true) => drop(failures.managers.insert(task.manager, task.last_error)),
+                (AGENT_RENEWAL, false) => drop(failures.nodes.insert(task.node, task.last_error)),
+                _ => {}
+            }
+        }
+        failures
+    }
+
+    /// In hybrid mode the manager of the same name renews the certificate.
+    fn of_node(&self, node: &Node) -> Option<String> {
+        let failures = match node.role {
+            NodeRole::Manager => &self.managers,
+            NodeRole::Worker => &self.nodes,
+        };
+        failures.get(node.name.as_str()).cloned()
+    }
+}
+
+/// The object, or the certificate, if the caller may know of it. Only administrators see users and their keys.
+fn find_target(state: &State, role: UserRole, kind: &str, reference: &str) -> Result<WhyTarget, Status> {
+    if kind != CERTIFICATE {
+        return WhyTarget::find(state, parse_kind(kind)?, reference).map_err(status_of);
+    }
+    let found = WhyTarget::find_certificate(state, reference);
+    let is_machine = matches!(&found, Ok(WhyTarget::Certificate(holder)) if holder.is_machine());
+    if role == UserRole::Admin || is_machine {
+        return found.map_err(status_of);
+    }
+    Err(Status::permission_denied(format!(
+        "no manager or node is named {reference:?}, and certificates of users need the role admin; the caller has the \
+         role {role}"
+    )))
 }
 
 /// The tasks whose reports matter, and the nodes.
@@ -77,13 +151,18 @@ fn concerned(state: &State, target: &WhyTarget) -> (Vec<TaskId>, BTreeSet<NodeId
             (Vec::new(), state.volume(id).and_then(|volume| volume.node).into_iter().collect())
         }
         WhyTarget::Network(_) => (Vec::new(), state.nodes().map(|node| node.id).collect()),
-        WhyTarget::SecretObject(_) => (Vec::new(), BTreeSet::new()),
+        WhyTarget::Certificate(CertificateHolder::Node(id)) => (Vec::new(), BTreeSet::from([*id])),
+        WhyTarget::Certificate(CertificateHolder::Manager(id)) => {
+            let node = state.member_of_manager(id).and_then(|member| state.node_of_manager(&member.name));
+            (Vec::new(), node.map(|node| node.id).into_iter().collect())
+        }
+        WhyTarget::SecretObject(_) | WhyTarget::Certificate(_) => (Vec::new(), BTreeSet::new()),
     }
 }
 
 fn show_answer(answer: WhyAnswer) -> v1::WhyResponse {
-    let WhyAnswer { kind, id, name, desired, cause } = answer;
-    v1::WhyResponse { kind: kind.noun().to_owned(), id, name, desired, cause: Some(show_cause(cause)) }
+    let WhyAnswer { noun, id, name, desired, cause } = answer;
+    v1::WhyResponse { kind: noun.to_owned(), id, name, desired, cause: Some(show_cause(cause)) }
 }
 
 fn show_cause(cause: Cause) -> v1::Cause {
@@ -102,5 +181,103 @@ fn show_cause(cause: Cause) -> v1::Cause {
         action: action.unwrap_or_default(),
         log_task: log_task.map(|id| id.to_string()).unwrap_or_default(),
         causes: causes.into_iter().map(show_cause).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_core::{Command, FEATURE_LEVEL};
+    use warren_types::{ClusterId, Id, ManagerId, NodeDescription, TokenHash, UserId};
+
+    use super::*;
+
+    const AT: Timestamp = Timestamp(1);
+
+    /// The manager m1, the node n1 and the user ann.
+    fn state() -> State {
+        let (ranges, feature_level) = (vec!["10.0.0.0/8".parse().unwrap()], FEATURE_LEVEL);
+        let commands = [
+            Command::CreateCluster { id: ClusterId(Id(1)), ranges, feature_level, at: AT },
+            Command::RegisterMember {
+                member: 1,
+                id: ManagerId(Id(11)),
+                name: "m1".parse().unwrap(),
+                address: "10.0.0.1:8080".parse().unwrap(),
+                level: FEATURE_LEVEL,
+                at: AT,
+            },
+            Command::RegisterNode {
+                id: NodeId(Id(7)),
+                name: "n1".parse().unwrap(),
+                role: NodeRole::Worker,
+                description: NodeDescription::default(),
+                taints: Default::default(),
+                at: AT,
+            },
+            Command::CreateUser {
+                id: UserId(Id(5)),
+                name: "ann".parse().unwrap(),
+                role: UserRole::Viewer,
+                login_hash: TokenHash([1; 32]),
+                login_expires_at: Timestamp(1000),
+                expires_at: None,
+                at: AT,
+            },
+        ];
+        let mut state = State::new();
+        for (index, command) in (1..).zip(&commands) {
+            state.apply(1, index, command);
+        }
+        state
+    }
+
+    #[test]
+    fn only_administrators_learn_of_users() {
+        let state = state();
+        let code = |role: UserRole, name: &str| {
+            find_target(&state, role, CERTIFICATE, name)
+                .map_or_else(|status| status.code(), |_| tonic::Code::Ok)
+        };
+        for (name, admin, viewer) in [
+            ("m1", tonic::Code::Ok, tonic::Code::Ok),
+            ("n1", tonic::Code::Ok, tonic::Code::Ok),
+            ("node/n1", tonic::Code::Ok, tonic::Code::Ok),
+            ("ann", tonic::Code::Ok, tonic::Code::PermissionDenied),
+            ("nobody", tonic::Code::NotFound, tonic::Code::PermissionDenied),
+        ] {
+            assert_eq!(
+                (code(UserRole::Admin, name), code(UserRole::Viewer, name)),
+                (admin, viewer),
+                "{name}"
+            );
+        }
+        let service = find_target(&state, UserRole::Admin, "service", "n1").unwrap_err();
+        assert_eq!(service.code(), tonic::Code::NotFound);
+    }
+
+    #[test]
+    fn failing_renewals_are_found_by_machine() {
+        let task = |name: &str, node: &str, consecutive_failures: u64| v1::BackgroundTask {
+            name: name.into(),
+            node: node.into(),
+            manager: "m1".into(),
+            last_error: format!("{name} on {node}"),
+            consecutive_failures,
+            ..Default::default()
+        };
+        let failures = RenewalFailures::of(vec![
+            task(MANAGER_RENEWAL, "", 2),
+            task(AGENT_RENEWAL, "n1", 1),
+            // It has succeeded since.
+            task(AGENT_RENEWAL, "n2", 0),
+            task("worker.sync", "n3", 1),
+        ]);
+        assert_eq!(failures.managers.keys().collect::<Vec<_>>(), ["m1"]);
+        assert_eq!(
+            failures.nodes,
+            BTreeMap::from([("n1".to_owned(), "worker.certificate on n1".to_owned())])
+        );
+        let node = state().node(&NodeId(Id(7))).unwrap().clone();
+        assert_eq!(failures.of_node(&node).unwrap(), "worker.certificate on n1");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A pure function of a state and of what nodes reported beside it. Codes are stable: programs may compare them.
 
+mod certificate;
 mod node;
 mod service;
 mod storage;
@@ -11,12 +12,13 @@ mod worker_reason;
 
 use std::collections::BTreeMap;
 
-use warren_types::{NodeId, Task, TaskId, Timestamp};
+use warren_types::{ManagerId, NodeId, Task, TaskId, Timestamp};
 
-pub use self::target::WhyTarget;
+pub use self::certificate::CertificateHolder;
+pub use self::target::{CERTIFICATE, WhyTarget};
 pub use self::worker_reason::WORKER_STEPS;
 use crate::scheduler::{UnschedulableReasons, schedule};
-use crate::state::{ObjectKind, State};
+use crate::state::State;
 
 /// The most causes of one kind that are listed one by one; more are counted.
 const MAX_LISTED: usize = 5;
@@ -127,8 +129,8 @@ impl Cause {
 /// The answer about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WhyAnswer {
-    /// Its kind.
-    pub kind: ObjectKind,
+    /// Its kind: `service`, `certificate`.
+    pub noun: &'static str,
     /// Its id.
     pub id: String,
     /// Its name.
@@ -150,7 +152,16 @@ pub struct LastCheck {
     pub output: String,
 }
 
-/// What nodes reported that is not replicated.
+/// What a machine reported of its certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CertificateReport {
+    /// When it ends; `None` if the machine has not said so.
+    pub expires_at: Option<Timestamp>,
+    /// The error of its last renewal, if that failed.
+    pub renewal_error: Option<String>,
+}
+
+/// What nodes and managers reported that is not replicated.
 #[derive(Debug, Clone, Default)]
 pub struct Observations {
     /// Tasks with newer progress than the state has.
@@ -159,6 +170,10 @@ pub struct Observations {
     pub checks: BTreeMap<TaskId, LastCheck>,
     /// The messages of nodes' conditions.
     pub conditions: BTreeMap<NodeId, Vec<String>>,
+    /// The certificates of connected nodes.
+    pub node_certificates: BTreeMap<NodeId, CertificateReport>,
+    /// The certificates of the managers that answered.
+    pub manager_certificates: BTreeMap<ManagerId, CertificateReport>,
 }
 
 /// The inputs of all causes.
@@ -178,8 +193,7 @@ pub fn why(
 ) -> Option<WhyAnswer> {
     let refusals = schedule(state, now).refusals;
     let inquiry = Inquiry { state, observations, refusals, now };
-    let kind = target.kind(state)?;
-    let (id, name) = (target.id(), target.name(state)?);
+    let (noun, id, name) = (target.noun(state)?, target.id(), target.name(state)?);
     let (desired, cause) = match target {
         WhyTarget::Service(id) => inquiry.service(state.service(id)?),
         WhyTarget::Task(id) => {
@@ -194,8 +208,9 @@ pub fn why(
         WhyTarget::Volume(id) => inquiry.volume(state.volume(id)?),
         WhyTarget::Network(id) => inquiry.network(state.network(id)?),
         WhyTarget::SecretObject(id) => inquiry.secret_object(state.secret_object(id)?),
+        WhyTarget::Certificate(holder) => inquiry.certificate(holder)?,
     };
-    Some(WhyAnswer { kind, id, name, desired, cause })
+    Some(WhyAnswer { noun, id, name, desired, cause })
 }
 
 impl<'a> Inquiry<'a> {

@@ -105,7 +105,7 @@ impl IntoProblem for Refusal {
             Refusal::UserExpired { .. } => (Code::PermissionDenied, "USER_EXPIRED"),
             Refusal::TooManyUserKeys { .. } => (Code::ResourceExhausted, "TOO_MANY_USER_KEYS"),
             Refusal::Ambiguous { .. } | Refusal::AmbiguousName { .. } => (Code::InvalidArgument, "AMBIGUOUS"),
-            Refusal::NothingNamed { .. } => (Code::NotFound, "NOT_FOUND"),
+            Refusal::NothingNamed { .. } | Refusal::NoCertificate { .. } => (Code::NotFound, "NOT_FOUND"),
             Refusal::NoAnswerFor { .. } => (Code::InvalidArgument, "INVALID_ARGUMENT"),
             Refusal::AlreadyExists { .. } => (Code::AlreadyExists, "ALREADY_EXISTS"),
             Refusal::ChangedSinceCreated { .. } => (Code::AlreadyExists, "CHANGED_SINCE_CREATED"),

@@ -16,6 +16,7 @@ use rustls_pki_types::{ServerName, UnixTime};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use warren_types::Timestamp;
 
 use crate::credentials::certified_key;
 use crate::trust::{ClientKind, ClientVerifier, TlsError, Trust, provider};
@@ -32,12 +33,18 @@ pub struct ReloadableCertificate {
 
 struct CurrentCertificate {
     identity: Identity,
+    expires_at: Timestamp,
     certified: Arc<CertifiedKey>,
 }
 
 impl CurrentCertificate {
     fn of(credentials: &Credentials) -> Arc<Self> {
-        Arc::new(Self { identity: credentials.identity().clone(), certified: credentials.certified() })
+        let end = credentials.expires_at().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Arc::new(Self {
+            identity: credentials.identity().clone(),
+            expires_at: Timestamp(0) + end,
+            certified: credentials.certified(),
+        })
     }
 }
 
@@ -55,6 +62,11 @@ impl ReloadableCertificate {
     /// Whose certificate is shown.
     pub fn identity(&self) -> Identity {
         self.current.load().identity.clone()
+    }
+
+    /// When the certificate that is shown ends.
+    pub fn expires_at(&self) -> Timestamp {
+        self.current.load().expires_at
     }
 
     fn current_key(&self) -> Option<Arc<CertifiedKey>> {

@@ -185,6 +185,7 @@ fn background_task_to_wire(status: BackgroundTaskStatus) -> v1::BackgroundTask {
         // The manager knows the node of the session.
         node: String::new(),
         manager: String::new(),
+        consecutive_failures: status.consecutive_failures,
     }
 }
 
@@ -203,5 +204,6 @@ fn usage(context: &SessionContext) -> v1::NodeUsage {
             .into_iter()
             .map(|kind| v1::NodeCondition::from(kind).into())
             .collect(),
+        certificate_expires_at: Some(context.certificate.expires_at().0),
     }
 }

@@ -20,7 +20,9 @@ use warren_volume::SubpathMounts;
 
 use super::*;
 use crate::fake_manager::{FakeManager, FakeSession, at};
-use crate::fixtures::{check_context, image, images, settings, tag, task, task_id, trust, verifier};
+use crate::fixtures::{
+    certificate, check_context, image, images, settings, tag, task, task_id, trust, verifier,
+};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::ImageArrivals;
 use crate::handlers::images::fake::FakeImages;
@@ -115,6 +117,7 @@ impl TestNode {
         let context = Arc::new(SessionContext {
             cluster: settings().cluster,
             node: settings().node,
+            certificate: certificate(),
             trust,
             desired_state,
             network_view,
@@ -273,7 +276,9 @@ async fn heartbeats_and_syncs_keep_their_periods_and_inventories_are_sent_when_c
     while began.elapsed() < Duration::from_secs(31) {
         match session.next_frame().await {
             FromWorker::Heartbeat(beat) => {
-                assert!(beat.usage.unwrap().memory_bytes > 0);
+                let usage = beat.usage.unwrap();
+                assert!(usage.memory_bytes > 0);
+                assert_eq!(usage.certificate_expires_at, Some(node.context.certificate.expires_at().0));
                 beats.push(began.elapsed().as_secs());
             }
             FromWorker::Sync(_) => {

@@ -12,7 +12,7 @@ use warren_proto::v1;
 use warren_store::PublishedState;
 use warren_store::durability;
 use warren_store::state_comparison::{self, StateDivergence};
-use warren_types::{Member, MemberId, Suffrage, UnlockKeyId};
+use warren_types::{Member, MemberId, Suffrage, Timestamp, UnlockKeyId};
 
 use crate::Api;
 use crate::nodes::manager_node;
@@ -83,6 +83,7 @@ impl Api {
                 true => self.key_files.unlock_key().map(|UnlockKeyId(id)| id),
                 false => Some(0),
             },
+            certificate_expires_at: Some(self.certificate.expires_at().0),
         }
     }
 
@@ -93,6 +94,15 @@ impl Api {
         let is_locked = |member: MemberId| statuses.unlock_key(member) == Some(Some(key));
         let others = state.members().filter(|member| !member.removing && !is_locked(member.member_id));
         others.map(|member| member.name.to_string()).collect()
+    }
+
+    /// When the certificates of the managers that reply end.
+    pub(crate) async fn certificate_ends(&self, state: &State) -> BTreeMap<MemberId, Timestamp> {
+        let statuses = self.manager_statuses(state).await;
+        let replies = statuses.replies.into_iter();
+        replies
+            .filter_map(|(member, reply)| Some((member, Timestamp(reply.certificate_expires_at?))))
+            .collect()
     }
 
     /// Starts the periodic comparison of the state digests of all managers.

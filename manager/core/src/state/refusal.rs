@@ -50,11 +50,20 @@ pub enum Refusal {
     /// Objects of that kind have no causes to tell.
     #[error(
         "there is no answer for a {kind}; ask about a service, task, node, network, volume, secret or config, like \
-         service/web"
+         service/web, or about the certificate of a manager, node or user, like certificate/ann"
     )]
     NoAnswerFor {
         /// The kind.
         kind: ObjectKind,
+    },
+    /// Nobody with that name, id or key has or had a certificate.
+    #[error(
+        "no manager, node or user is named {reference:?}, and no other id or key is known that begins so; give a name, \
+         the id of a removed machine, or 8 digits of a key of `warren user keys`"
+    )]
+    NoCertificate {
+        /// The reference in the request.
+        reference: String,
     },
     /// The name, or the id with other fields, is taken.
     #[error("{kind} {name} already exists; choose another name or remove it first")]

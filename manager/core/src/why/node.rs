@@ -15,14 +15,15 @@ impl Inquiry<'_> {
                 return Cause::problem("never-connected", sentence)
                     .since(node.created_at)
                     .evidence(format!("its address is {}", node.description.address))
+                    .because(self.certificate_problem(node))
                     .action("start its agent (`warren worker run`), and check that it reaches the managers");
             }
             NodeStatus::Down => return self.down_node(node),
             NodeStatus::Ready => {}
         }
         let causes = node.conditions.iter().map(|it| self.condition(node, *it));
-        let causes: Vec<Cause> =
-            causes.chain(self.availability(node)).chain(verification(node)).chain(taints(node)).collect();
+        let causes = causes.chain(self.certificate_problem(node)).chain(self.availability(node));
+        let causes: Vec<Cause> = causes.chain(verification(node)).chain(taints(node)).collect();
         let allocation = self.state.node_allocation(&node.id);
         let (free, total) = (allocation.free(node), node.description.resources);
         let tasks = count(allocation.tasks, "task");
@@ -57,7 +58,7 @@ impl Inquiry<'_> {
             true => cause,
             false => cause.evidence(format!("it still has the tasks {}", listed(&lost))),
         };
-        cause.action(format!(
+        cause.because(self.certificate_problem(node)).action(format!(
             "check that the machine at {address} runs, that its agent runs there, and that it reaches the managers; \
              if it is gone for good: `warren node rm {name}`"
         ))

@@ -2,6 +2,7 @@
 
 use warren_types::{NetworkId, NodeId, SecretObjectId, SecretObjectKind, ServiceId, TaskId, VolumeId};
 
+use super::CertificateHolder;
 use crate::state::{ObjectKind, Refusal, State};
 
 /// An object that `why` answers for.
@@ -14,7 +15,11 @@ pub enum WhyTarget {
     Volume(VolumeId),
     Network(NetworkId),
     SecretObject(SecretObjectId),
+    Certificate(CertificateHolder),
 }
+
+/// The noun of certificates, which are no objects: `certificate/ann`.
+pub const CERTIFICATE: &str = "certificate";
 
 /// The kinds that have an answer, in the order in which a bare name is looked up.
 const KINDS: [ObjectKind; 7] = [
@@ -40,6 +45,14 @@ impl WhyTarget {
             Some(kind) => Err(Refusal::NoAnswerFor { kind }),
             None => Self::of_any_kind(state, reference),
         }
+    }
+
+    /// The certificate of that holder.
+    ///
+    /// # Errors
+    /// As [`CertificateHolder::find`].
+    pub fn find_certificate(state: &State, reference: &str) -> Result<Self, Refusal> {
+        CertificateHolder::find(state, reference).map(Self::Certificate)
     }
 
     fn of_kind(state: &State, kind: ObjectKind, reference: &str) -> Result<Self, Refusal> {
@@ -73,8 +86,8 @@ impl WhyTarget {
             ([], Some(refusal)) => Err(refusal),
             ([], None) => Err(Refusal::NothingNamed { reference: reference.to_owned() }),
             (several, _) => {
-                let shown = several.iter().filter_map(|it| Some((it.kind(state)?, it.name(state)?)));
-                let candidates = shown.map(|(kind, name)| format!("{}/{name}", kind.noun())).collect();
+                let shown = several.iter().filter_map(|it| Some((it.noun(state)?, it.name(state)?)));
+                let candidates = shown.map(|(noun, name)| format!("{noun}/{name}")).collect();
                 Err(Refusal::AmbiguousName { reference: reference.to_owned(), candidates })
             }
         }
@@ -84,16 +97,18 @@ impl WhyTarget {
         self.name(state).as_deref() == Some(reference)
     }
 
-    /// Its kind, if it exists.
-    pub fn kind(&self, state: &State) -> Option<ObjectKind> {
-        Some(match self {
+    /// Its noun, if it exists: `service`.
+    pub fn noun(&self, state: &State) -> Option<&'static str> {
+        let kind = match self {
             Self::Service(_) => ObjectKind::Service,
             Self::Task(_) => ObjectKind::Task,
             Self::Node(_) => ObjectKind::Node,
             Self::Volume(_) => ObjectKind::Volume,
             Self::Network(_) => ObjectKind::Network,
             Self::SecretObject(id) => ObjectKind::SecretObject(state.secret_object(id)?.kind),
-        })
+            Self::Certificate(_) => return Some(CERTIFICATE),
+        };
+        Some(kind.noun())
     }
 
     /// Its id as text.
@@ -105,6 +120,7 @@ impl WhyTarget {
             Self::Volume(id) => id.to_string(),
             Self::Network(id) => id.to_string(),
             Self::SecretObject(id) => id.to_string(),
+            Self::Certificate(holder) => holder.id(),
         }
     }
 
@@ -120,6 +136,7 @@ impl WhyTarget {
             Self::Volume(id) => state.volume(id)?.name.to_string(),
             Self::Network(id) => state.network(id)?.name.to_string(),
             Self::SecretObject(id) => state.secret_object(id)?.name.to_string(),
+            Self::Certificate(holder) => holder.name(state)?,
         })
     }
 }

@@ -1,8 +1,12 @@
 //! Why objects are as they are, with what workers report beside the replicated state.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use warren_client::Error;
 use warren_proto::v1;
+use warren_proto::v1::worker_frame::Frame as Say;
 use warren_testkit::wait::eventually_async;
+use warren_types::UserRole;
 
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::worker::{ScriptedWorker, report};
@@ -52,4 +56,36 @@ async fn causes_contain_progress_and_checks_of_workers() {
     .await;
     let Err(Error::Refused { problem }) = client.cluster().why("", "nothing").await else { panic!() };
     assert_eq!((problem.code, problem.reason.as_str()), (tonic::Code::NotFound, "NOT_FOUND"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_explained() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    let worker = ScriptedWorker::dial(&world).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let end = now + Duration::from_secs(10 * 24 * 60 * 60);
+    let certificate_expires_at = Some(u64::try_from(end.as_millis()).unwrap());
+    let usage = Some(v1::NodeUsage { certificate_expires_at, ..Default::default() });
+    worker.send(Say::Heartbeat(v1::Heartbeat { usage, ..Default::default() })).await;
+    let cause = eventually_async(WAIT_DEADLINE, "the renewal that is overdue", || async {
+        let answer = client.cluster().why("certificate", "n1").await.map_err(|error| error.to_string())?;
+        let cause = answer.cause.unwrap();
+        // The manager tells of its own, and the worker of that of the node.
+        match codes(&cause) == ["certificate-valid", "renewal-overdue"] {
+            true => Ok(cause),
+            false => Err(format!("{cause:?}")),
+        }
+    })
+    .await;
+    assert_eq!(cause.severity(), v1::CauseSeverity::Problem);
+    let node = client.cluster().why("node", "n1").await.unwrap().cause.unwrap();
+    assert_eq!(codes(&node), ["node-ready", "renewal-overdue"]);
+    let ann = world.user("ann", UserRole::Viewer).await;
+    let user = client.cluster().why("certificate", "ann").await.unwrap();
+    assert_eq!((user.kind.as_str(), user.name.as_str()), ("certificate", "ann"));
+    assert_eq!(codes(&user.cause.unwrap()), ["keys-listed", "key-listed"]);
+    let viewer = world.client_as(&ann).await;
+    assert!(matches!(viewer.cluster().why("certificate", "ann").await, Err(Error::Denied { .. })));
+    viewer.cluster().why("certificate", "node/n1").await.unwrap();
 }

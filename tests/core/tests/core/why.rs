@@ -1,9 +1,11 @@
 //! Why objects are as they are: one state per case.
 
+mod certificates;
+
 use std::time::Duration;
 
 use warren_core::state::ObjectKind;
-use warren_core::why::{Cause, LastCheck, Observations, Severity, WhyAnswer, WhyTarget, why};
+use warren_core::why::{CERTIFICATE, Cause, LastCheck, Observations, Severity, WhyAnswer, WhyTarget, why};
 use warren_core::*;
 use warren_types::spec::{HealthCheck, Probe};
 use warren_types::*;
@@ -13,11 +15,12 @@ use crate::test_cluster::*;
 /// The answer about an object, named as on the command line.
 #[track_caller]
 fn answer(world: &TestCluster, observations: &Observations, object: &str) -> WhyAnswer {
-    let (kind, name) = match object.split_once('/') {
-        Some((noun, name)) => (ObjectKind::of_noun(noun), name),
-        None => (None, object),
+    let target = match object.split_once('/') {
+        Some((CERTIFICATE, name)) => WhyTarget::find_certificate(&world.state, name),
+        Some((noun, name)) => WhyTarget::find(&world.state, ObjectKind::of_noun(noun), name),
+        None => WhyTarget::find(&world.state, None, object),
     };
-    let target = WhyTarget::find(&world.state, kind, name).unwrap();
+    let target = target.unwrap();
     why(&world.state, observations, &target, world.now).unwrap()
 }
 

@@ -56,8 +56,9 @@ pub struct LocalNode {
     pub taints: BTreeSet<Taint>,
 }
 
-/// A long interval suffices: a quarter of the certificate's lifetime is left when it is due.
-pub const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+/// A quarter of the certificate's lifetime is left when it is due. Shorter than that needs, for a machine that was
+/// suspended, or whose clock was set: its certificate may have expired at once.
+pub const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits with fixed defaults; tests set smaller ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

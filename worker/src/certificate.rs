@@ -1,5 +1,6 @@
-//! Renews this node's certificate with its existing key, since the node's id follows from the key: in time, and when
-//! the certificate authority of the cluster was replaced.
+//! Renews this node's certificate with its existing key, since the node's id follows from the key: in time, when it has
+//! expired, by the clock of this machine or that of a manager, and when the certificate authority of the cluster was
+//! replaced. It is requested on a connection without the earlier one, since managers refuse that once it has expired.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +13,7 @@ use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_security::{
     AuthorityError, CertificateRequest, Credentials, MaterialError, MembershipStore, NodeMembership,
-    NodeMembershipError, ReloadableCertificate, Roots, TlsError, Trust,
+    NodeMembershipError, PrivateKey, ReloadableCertificate, Roots, TlsError, Trust,
 };
 use warren_task::DesiredState;
 use warren_types::CaDigest;
@@ -34,15 +35,13 @@ const SETTINGS: RunnerSettings = RunnerSettings {
     max_retry: Duration::from_secs(600),
 };
 
-/// The certificate was not renewed; it is retried.
+/// The certificate was not renewed; the agent retries it.
 #[derive(Debug, thiserror::Error)]
-enum RenewalError {
+pub(crate) enum RenewalError {
     #[error("cannot use the membership on disk")]
     Store(#[from] NodeMembershipError),
     #[error("the data directory has no membership: {0}; restore it, or join again")]
     NotAMember(String),
-    #[error("the certificate of the node has expired; join again with a token and the same data directory")]
-    Expired,
     #[error("cannot create a certificate request")]
     Request(#[from] AuthorityError),
     #[error("cannot reach a manager to renew the certificate")]
@@ -57,6 +56,35 @@ enum RenewalError {
     Trust(#[from] TlsError),
 }
 
+/// What a manager issued for the key of this node.
+pub(crate) struct IssuedCertificate {
+    pub manager: String,
+    /// PEM.
+    pub certificate: String,
+    /// The authorities that the manager trusts.
+    pub authorities: Roots,
+}
+
+/// Requests another certificate for the key of this node from the next manager. A rejection does not prove a removal,
+/// whatever its message: the manager may have read stale state. The session gets a reliable answer.
+pub(crate) async fn request_certificate(
+    dial: &SharedDialer,
+    key: &PrivateKey,
+) -> Result<IssuedCertificate, RenewalError> {
+    let certificate_request = CertificateRequest::create(key)?;
+    let connected = dial.dial_anonymously().await?;
+    let manager = connected.manager;
+    let mut client = MembershipClient::new(connected.channel);
+    let answer = timeout(ANSWER_DEADLINE, client.renew(v1::RenewRequest { certificate_request })).await;
+    let refused = |status| RenewalError::Refused { manager: manager.clone(), status };
+    let answer = answer.map_err(|_| RenewalError::Timeout(manager.clone()))?.map_err(refused)?;
+    let v1::RenewResponse { certificate, authorities } = answer.into_inner();
+    match Roots::parse(&authorities) {
+        Ok(authorities) => Ok(IssuedCertificate { manager, certificate, authorities }),
+        Err(source) => Err(RenewalError::Authorities { manager, source }),
+    }
+}
+
 /// Renews the certificate of this node.
 pub(crate) struct CertificateRenewal {
     /// Store of the certificate.
@@ -67,6 +95,8 @@ pub(crate) struct CertificateRenewal {
     pub trust: Arc<Trust>,
     /// Its settings say which authority the node is to trust.
     pub desired_state: watch::Receiver<DesiredState>,
+    /// Whether a manager refused the certificate as expired since it was renewed.
+    pub expired: watch::Sender<bool>,
     /// Dialer of managers.
     pub dial: SharedDialer,
     /// Places the renewal within its window; constant while the agent runs.
@@ -80,7 +110,8 @@ impl CertificateRenewal {
         let (queue, renewal) = (WorkQueue::new(1), Arc::new(self));
         let (wake, mut desired_state) = (queue.handle(), renewal.desired_state.clone());
         wake.wake(()).expect("an empty queue has room for one key");
-        let trust = Arc::clone(&renewal.trust);
+        let (trust, retry) = (Arc::clone(&renewal.trust), queue.handle());
+        let mut expired = renewal.expired.subscribe();
         // Before the first connection.
         refuse_departed(&trust, &desired_state.borrow());
         shutdown.spawn_cancellable("worker.authority", async move {
@@ -95,6 +126,13 @@ impl CertificateRenewal {
                     known = wanted;
                     // The queue has room for its only key.
                     let _ = wake.wake(());
+                }
+            }
+        });
+        shutdown.spawn_cancellable("worker.expired-certificate", async move {
+            while expired.changed().await.is_ok() {
+                if *expired.borrow_and_update() {
+                    let _ = retry.wake(());
                 }
             }
         });
@@ -113,27 +151,15 @@ impl CertificateRenewal {
     /// Renews the certificate if due, and returns the delay until the next check.
     async fn ensure(&self, now: SystemTime) -> Result<Duration, RenewalError> {
         let (credentials, roots) = self.load().await?;
-        if !credentials.is_renewal_due(now, self.random) && self.wanted_authority().is_none() {
+        let is_due = credentials.is_renewal_due(now, self.random) || *self.expired.borrow();
+        if !is_due && self.wanted_authority().is_none() {
             return Ok(self.next_check(&credentials, now));
         }
-        if now >= credentials.expires_at() {
-            return Err(RenewalError::Expired);
-        }
-        let certificate_request = CertificateRequest::create(credentials.key())?;
-        let connected = self.dial.dial().await?;
-        let manager = connected.manager;
-        let mut client = MembershipClient::new(connected.channel);
-        let answer = timeout(ANSWER_DEADLINE, client.renew(v1::RenewRequest { certificate_request })).await;
-        // A rejection here does not prove a removal, whatever its message: the manager may have read stale
-        // state. The session gets a reliable answer.
-        let refused = |status| RenewalError::Refused { manager: manager.clone(), status };
-        let answer = answer.map_err(|_| RenewalError::Timeout(manager.clone()))?.map_err(refused)?;
-        let v1::RenewResponse { certificate, authorities } = answer.into_inner();
-        let unreadable = |source| RenewalError::Authorities { manager: manager.clone(), source };
-        let answered = Roots::parse(&authorities).map_err(unreadable)?;
-        let is_wanted = self.wanted_authority().is_some_and(|wanted| answered.digests() == [wanted]);
+        let issued = request_certificate(&self.dial, credentials.key()).await?;
+        let IssuedCertificate { manager, certificate, authorities } = issued;
+        let is_wanted = self.wanted_authority().is_some_and(|wanted| authorities.digests() == [wanted]);
         // A manager that lags has other ones. The certificate goes with those from before as well.
-        let roots = if is_wanted { answered } else { roots };
+        let roots = if is_wanted { authorities } else { roots };
         let store = self.store.clone();
         let renewed = tokio::task::spawn_blocking(move || {
             store.complete(&roots, &certificate).map(|renewed| (renewed, roots))
@@ -141,6 +167,7 @@ impl CertificateRenewal {
         let (renewed, roots) = renewed.await.expect("checking and writing a certificate does not panic")?;
         self.live.replace(&renewed);
         self.trust.replace(&roots, &[])?;
+        self.expired.send_replace(false);
         tracing::info!(manager, "renewed the node's certificate");
         Ok(self.next_check(&renewed, now))
     }

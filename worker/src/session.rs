@@ -111,6 +111,8 @@ pub(crate) struct SessionContext {
     pub is_connected: watch::Sender<bool>,
     /// Connection to that manager, for calls outside of the session.
     pub manager_channel: watch::Sender<Option<Channel>>,
+    /// Whether a manager refused the certificate of this node as expired since it was renewed.
+    pub certificate_expired: watch::Sender<bool>,
     /// Rejection of this node by a manager, if any.
     pub rejection: watch::Sender<Option<SessionRejection>>,
     /// Record of the removal; `None` on a manager's own node, which no manager removes.
@@ -171,6 +173,10 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
                     }
                 }
                 round.record(error.is_departed_manager(), dial.manager_count());
+                if error.is_certificate_expired() && !context.is_removed() {
+                    // Notifies the renewal each time: its last attempt may have failed.
+                    context.certificate_expired.send_replace(true);
+                }
                 tries.record_failure();
                 if tries.is_worth_logging() {
                     tracing::info!(%error, failures = tries.failures, "no session");

@@ -315,11 +315,13 @@ impl Worker {
         });
         let pressure =
             image_gc::start(Arc::clone(&image_gc), Arc::clone(&meter), &background_tasks, shutdown.token());
+        let certificate_expired = watch::Sender::new(false);
         if let Some(store) = config.membership.filter(|_| !is_removed) {
             let (live, dial) = (Arc::clone(&config.certificate), Arc::clone(&dial));
             let trust = Arc::clone(&config.trust);
             let (random, clock, desired_state) = (chance(), Arc::clone(&clock), desired_rx.clone());
-            CertificateRenewal { store, live, trust, desired_state, dial, random, clock }
+            let expired = certificate_expired.clone();
+            CertificateRenewal { store, live, trust, desired_state, expired, dial, random, clock }
                 .start(&background_tasks, &shutdown);
         }
         let containers = CheckContainers {
@@ -378,6 +380,7 @@ impl Worker {
             connectivity: Arc::clone(&contact),
             is_connected: connected,
             manager_channel: manager,
+            certificate_expired,
             rejection,
             removal_record: record.clone(),
         };

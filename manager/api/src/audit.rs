@@ -30,7 +30,7 @@ use super::middleware::{CallFuture, Middleware};
 use super::request_metrics::{code_name, method_name};
 
 /// Reads that are recorded, and what workers request of the cluster.
-const RECORDED_READS: [&str; 4] = ["Logs/Read", "SecretObjects/Read", "Membership/Renew", "Membership/Leave"];
+const RECORDED_READS: [&str; 3] = ["Logs/Read", "SecretObjects/Read", "Membership/Leave"];
 /// Methods for operators, administrators and callers without a certificate that only read.
 const UNRECORDED: [&str; 7] = [
     "Services/Forecast",

@@ -172,23 +172,25 @@ impl membership_server::Membership for Api {
     }
 
     async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
-        let (caller, id) = (AuditedCall::of(&request), calling_worker(&request)?);
+        let caller = AuditedCall::of(&request);
         let wrong = |why| status_of(Violation::new("certificateRequest", why));
         let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
-        // The id of a node follows from its key, so a certificate for another key would outlive that of the caller in
-        // other hands.
-        if certificate.node_id() != id {
-            tracing::warn!(%caller, node = %id, "renewal for another key refused");
-            return Err(another_key());
-        }
+        // The request proves that its sender has the key from which the id follows; the certificate is of use to nobody
+        // else.
+        let id = certificate.node_id();
         let published = self.read_latest().await?;
-        if published.state.node(&id).is_none() {
+        let Some(node) = published.state.node(&id) else {
             let removed = published.state.node_removed_at(&id).is_some();
             return Err(if removed { node_removed() } else { node_unknown() });
-        }
+        };
+        caller.identified(ObjectKind::Node, id, &node.name, node.version);
         let authority = self.authority.load();
         let identity = Identity::new(authority.cluster(), Role::Worker, id.to_string());
         let identity = identity.map_err(internal_error)?;
+        if !identity.is_of_node(node, &certificate.key_hash()) {
+            tracing::warn!(%caller, node = %id, "renewal for another key refused");
+            return Err(another_key());
+        }
         let certificate =
             authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
         tracing::info!(%caller, node = %id, "certificate renewed");
@@ -227,7 +229,7 @@ impl membership_server::Membership for Api {
 
 fn another_key() -> Status {
     let message =
-        "a renewed certificate is for the key of the node; with another key, the machine joins with a token";
+        "the cluster lists another key for this node; with this one, the machine joins with a token";
     Problem::new(Code::PermissionDenied, "ANOTHER_KEY", message).into()
 }
 

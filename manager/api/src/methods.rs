@@ -85,7 +85,7 @@ pub const METHODS: [(&str, RequiredRole); 92] = [
     ("/warren.v1.Volumes/List", RequiredRole::Viewer),
     ("/warren.v1.Volumes/Remove", RequiredRole::Operator),
     ("/warren.v1.Membership/Join", RequiredRole::Anonymous),
-    ("/warren.v1.Membership/Renew", RequiredRole::Worker),
+    ("/warren.v1.Membership/Renew", RequiredRole::Anonymous),
     ("/warren.v1.Membership/Leave", RequiredRole::Worker),
     ("/warren.v1.Managers/Join", RequiredRole::Anonymous),
     ("/warren.v1.Managers/List", RequiredRole::Viewer),

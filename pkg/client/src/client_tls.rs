@@ -203,7 +203,7 @@ async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<TlsStream<TcpS
     connect(stream, config, CONNECT_DEADLINE).await.map_err(|error| {
         let kind = match error {
             ConnectError::NotAManager(_) | ConnectError::RevokedManager => DialErrorKind::Untrusted,
-            ConnectError::Revoked => DialErrorKind::Denied,
+            ConnectError::Revoked | ConnectError::Expired => DialErrorKind::Denied,
             ConnectError::TimedOut(_) | ConnectError::Handshake(_) => DialErrorKind::Unreachable,
         };
         let hint = match error.is_outside_validity() {

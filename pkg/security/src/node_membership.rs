@@ -114,8 +114,8 @@ pub enum NodeMembership {
         /// What is missing or wrong.
         why: IncompleteMembership,
     },
-    /// It is a member, as long as its certificate is valid ([`Credentials::expires_at`]). If that is past, it
-    /// joins again with the same key ([`Credentials::key`]).
+    /// It is a member. Its key ([`Credentials::key`]) renews the certificate, also one that has expired
+    /// ([`Credentials::expires_at`]).
     Member {
         /// What the node shows.
         credentials: Credentials,

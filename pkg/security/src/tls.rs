@@ -263,6 +263,9 @@ pub enum ConnectError {
     /// The other side refuses the certificate of this side.
     #[error("the manager refuses the certificate of this side, which is revoked")]
     Revoked,
+    /// The certificate of this side is not valid at this time by the clock of the other side.
+    #[error("the manager refuses the certificate of this side, which is not valid now by its clock")]
+    Expired,
     /// The connection broke, or the other side does not speak TLS 1.3.
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
@@ -276,6 +279,7 @@ impl ConnectError {
             Self::NotAManager(_)
             | Self::RevokedManager
             | Self::Revoked
+            | Self::Expired
             | Self::TimedOut(_)
             | Self::Handshake(_) => false,
         }
@@ -338,6 +342,8 @@ impl ConnectError {
             Some(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => Self::RevokedManager,
             Some(refused @ rustls::Error::InvalidCertificate(_)) => Self::NotAManager(refused.clone()),
             Some(rustls::Error::AlertReceived(AlertDescription::CertificateRevoked)) => Self::Revoked,
+            // TLS has one alert for both ends of the validity.
+            Some(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)) => Self::Expired,
             _ => Self::Handshake(error),
         }
     }

@@ -100,9 +100,16 @@ impl Node {
         });
         let live = ReloadableCertificate::new(&credentials);
         let (desired_state, desired) = watch::channel(DesiredState::default());
-        let clock = Arc::new(SystemClock::new());
-        let renewal =
-            CertificateRenewal { store, live, trust, desired_state: desired, dial, random: 0, clock };
+        let renewal = CertificateRenewal {
+            store,
+            live,
+            trust,
+            desired_state: desired,
+            expired: watch::Sender::new(false),
+            dial,
+            random: 0,
+            clock: Arc::new(SystemClock::new()),
+        };
         Self { _dir: dir, manager, renewal, desired_state, server }
     }
 
@@ -117,6 +124,26 @@ impl Node {
 
     fn request_count(&self) -> usize {
         self.manager.requests.lock().unwrap().len()
+    }
+
+    /// Starts the renewal. The node has another one of the same certificate from then on.
+    fn start(&self) -> (Shutdown, BackgroundTasks) {
+        let CertificateRenewal { store, live, trust, desired_state, expired, dial, random, clock } =
+            &self.renewal;
+        let renewal = CertificateRenewal {
+            store: store.clone(),
+            live: Arc::clone(live),
+            trust: Arc::clone(trust),
+            desired_state: desired_state.clone(),
+            expired: expired.clone(),
+            dial: Arc::clone(dial),
+            random: *random,
+            clock: Arc::clone(clock),
+        };
+        let shutdown = Shutdown::new();
+        let background_tasks = BackgroundTasks::new(shutdown.clone(), Arc::clone(clock), Arc::new(|| 0));
+        renewal.start(&background_tasks, &shutdown);
+        (shutdown, background_tasks)
     }
 }
 
@@ -154,29 +181,55 @@ async fn failed_renewal_keeps_old_certificate_and_reports_reason() {
     assert!(matches!(node.renewal.ensure(now).await, Err(RenewalError::Refused { .. })));
     assert_eq!(node.shown_expiry().await, before);
 
-    let late = Node::new(HOUR * 2);
-    assert!(matches!(late.renewal.ensure(now).await, Err(RenewalError::Expired)));
-    assert_eq!(late.request_count(), 0, "no manager would talk to it");
-    std::fs::remove_dir_all(late._dir.path().join("member")).unwrap();
-    assert!(matches!(late.renewal.ensure(now).await, Err(RenewalError::NotAMember(_))));
+    std::fs::remove_dir_all(node._dir.path().join("member")).unwrap();
+    assert!(matches!(node.renewal.ensure(now).await, Err(RenewalError::NotAMember(_))));
+}
+
+#[tokio::test]
+async fn expired_certificate_is_renewed() {
+    let (late, now) = (Node::new(100 * 24 * HOUR), SystemTime::now());
+    let identity = late.renewal.live.identity();
+    for _ in 0..2 {
+        late.renewal.ensure(now).await.unwrap();
+        assert_eq!(late.request_count(), 1, "the second time there is nothing to do");
+    }
+    assert!(late.shown_expiry().await > now);
+    assert_eq!(late.renewal.live.identity(), identity);
+}
+
+#[tokio::test(start_paused = true)]
+async fn certificate_that_a_manager_refuses_as_expired_is_renewed_at_once() {
+    let node = Node::new(HOUR / 2);
+    let problem = Problem::new(Code::Unavailable, "NO_LEADER", "no leader");
+    node.manager.failures.lock().unwrap().push(problem);
+    let (before, began) = (node.shown_expiry().await, tokio::time::Instant::now());
+    let (shutdown, background_tasks) = node.start();
+    let expired = node.renewal.expired.clone();
+    let runs = async |count: u64| {
+        while background_tasks.snapshot().remove(0).runs < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(TIMEOUT, runs(1)).await.unwrap();
+    assert_eq!(node.request_count(), 0, "it is not due by the clock of the node");
+    // The first attempt fails, and the next refusal does not wait until it is repeated.
+    for count in [2, 3] {
+        expired.send_replace(true);
+        timeout(TIMEOUT, runs(count)).await.unwrap();
+    }
+    assert!(began.elapsed() < SETTINGS.first_retry / 2, "{:?}", began.elapsed());
+    assert_eq!((node.request_count(), *expired.borrow()), (2, false));
+    assert!(node.shown_expiry().await > before);
+    shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn renewal_failure_is_reported_and_retried() {
-    let mut node = Node::new(HOUR * 5 / 6);
+    let node = Node::new(HOUR * 5 / 6);
     let problem = || Problem::new(Code::Unavailable, "NO_LEADER", "no leader");
     node.manager.failures.lock().unwrap().extend([problem(), problem()]);
-    let (store, live) = (node.renewal.store.clone(), Arc::clone(&node.renewal.live));
-    let (dial, trust) = (Arc::clone(&node.renewal.dial), Arc::clone(&node.renewal.trust));
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let desired_state = node.desired_state.subscribe();
-    let renewal =
-        CertificateRenewal { store, live, trust, desired_state, dial, random: 0, clock: Arc::clone(&clock) };
-    let renewal = std::mem::replace(&mut node.renewal, renewal);
-    let shutdown = Shutdown::new();
-    let background_tasks = BackgroundTasks::new(shutdown.clone(), clock, Arc::new(|| 0));
     let began = tokio::time::Instant::now();
-    renewal.start(&background_tasks, &shutdown);
+    let (shutdown, background_tasks) = node.start();
     let status = || background_tasks.snapshot().remove(0);
     let renewed = async {
         while status().runs < 3 {

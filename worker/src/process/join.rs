@@ -1,8 +1,6 @@
 //! Joins a cluster: the token's digest identifies the CA before anything is sent, then the token and a
 //! certificate request are sent, and a certificate is returned.
 
-use std::time::SystemTime;
-
 use warren_daemon::join::{self, JoinRefusal, NOT_JOINED};
 use warren_daemon::{CommandError, ExitKind, HostInfo, NodeSection};
 use warren_proto::v1::membership_client::MembershipClient;
@@ -41,28 +39,20 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
         }
     }
     let (settings, shown) = match membership {
-        NodeMembership::Member { credentials, .. } => {
+        NodeMembership::Member { .. } => {
             let settings = match earlier {
                 Some(earlier) => earlier.with_join(given.joined),
                 None => given,
             };
-            if credentials.expires_at() > SystemTime::now() {
-                settings.save()?;
-                let shown = WorkerTelemetry::start(&settings).await?;
-                match run::run_joined(&settings, WorkerStartReason::Resumed, &shown).await? {
-                    WorkerEnd::Stopped => return Ok(()),
-                    // A node that was removed while it runs must not join again by itself.
-                    WorkerEnd::Removed { removal, before_start: false } => {
-                        return Err(run::removed_failure(&removal));
-                    }
-                    WorkerEnd::Removed { before_start: true, .. } | WorkerEnd::UnknownNode => {
-                        (settings, shown)
-                    }
+            settings.save()?;
+            let shown = WorkerTelemetry::start(&settings).await?;
+            match run::run_joined(&settings, WorkerStartReason::Resumed, &shown).await? {
+                WorkerEnd::Stopped => return Ok(()),
+                // A node that was removed while it runs must not join again by itself.
+                WorkerEnd::Removed { removal, before_start: false } => {
+                    return Err(run::removed_failure(&removal));
                 }
-            } else {
-                // Only a token admits it; with its key it is the same node.
-                let shown = WorkerTelemetry::start(&settings).await?;
-                (settings, shown)
+                WorkerEnd::Removed { before_start: true, .. } | WorkerEnd::UnknownNode => (settings, shown),
             }
         }
         // A metrics address in use is reported before the cluster learns of this machine.

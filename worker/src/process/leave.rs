@@ -2,22 +2,26 @@
 //! removes the local membership. With `--offline`, for a cluster that no longer exists, only the latter two.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
-use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsArgs};
+use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsArgs, error_chain};
 use warren_network::NamespaceLock;
 use warren_proto::v1;
 use warren_proto::v1::membership_client::MembershipClient;
-use warren_security::{ReloadableCertificate, client_config};
+use warren_security::{Credentials, ReloadableCertificate, client_config};
 
 use super::run::{WorkerEnd, WorkerStartReason};
 use super::{WorkerFlags, WorkerLeaveArgs, WorkerSettings, WorkerTelemetry, failed, join, not_a_worker, run};
 use crate::cache::{AssignmentCache, cache_files};
+use crate::certificate::{RenewalError, request_certificate};
 use crate::session::{ManagerConnection, Removal, RemovalRecord, SessionRejection, SharedDialer, TlsDialer};
 use crate::worker::node_identity;
 
 const NOT_LEFT: &str = "cannot leave the cluster";
+/// Hint when no manager answers.
+const NO_MANAGER: &str = "check that a manager runs, then try again; if its cluster is gone for good, \
+                          `warren worker leave --offline` clears this machine";
 const REASON: &str = "node left the cluster";
 /// Error summary when the cluster part is done and the local part failed.
 const LEFT_INCOMPLETE: &str = "left the cluster, but some local state could not be removed";
@@ -37,7 +41,8 @@ pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
     if offline {
         ensure_not_running()?;
     } else if removal_record.load().is_none() {
-        let tls = client_config(&roots, Some(ReloadableCertificate::new(&credentials)));
+        let certificate = ReloadableCertificate::new(&credentials);
+        let tls = client_config(&roots, Some(Arc::clone(&certificate)));
         let tls = tls.map_err(|error| failed(NOT_LEFT, &error, ""))?;
         let (cluster, node) =
             node_identity(credentials.identity()).map_err(|error| failed(NOT_LEFT, &error, ""))?;
@@ -45,7 +50,10 @@ pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
         let [assignment_file, _] = cache_files(&data_dir);
         let known = AssignmentCache::new(assignment_file, cluster, node).load().await;
         let check = v1::CheckNodeRequest { node_id: node.to_string(), version: Some(known.version.into()) };
-        leave_cluster(&dial, &check, force, deadline).await?;
+        let is_expired = SystemTime::now() >= credentials.expires_at();
+        if !is_expired || renew(&dial, &check, &credentials, &certificate).await? {
+            leave_cluster(&dial, &check, force, deadline).await?;
+        }
     }
     let removal = clear(&settings, &removal_record, deadline).await?;
     let undone = |error: &dyn std::error::Error| failed(NOT_LEFT, error, "remove the data directory by hand");
@@ -67,6 +75,42 @@ fn ensure_not_running() -> Result<(), CommandError> {
     taken.map_err(|error| {
         CommandError::new(ExitKind::Conflict, NOT_LEFT, error, "then repeat `warren worker leave --offline`")
     })
+}
+
+/// Whether the cluster does not have this node any more, as a manager says that refused it. The refusal is no proof: a
+/// manager that lags refuses a node that joined again.
+async fn was_removed(dial: &SharedDialer, manager: &str, check: &v1::CheckNodeRequest) -> bool {
+    let answer = dial.check_node(manager.to_owned(), check.clone()).await;
+    answer.is_some_and(|status| SessionRejection::from_status(&status, false, true).is_some())
+}
+
+/// Shows another certificate instead of the expired one; `false` if the cluster does not have this node.
+async fn renew(
+    dial: &SharedDialer,
+    check: &v1::CheckNodeRequest,
+    expired: &Credentials,
+    shown: &ReloadableCertificate,
+) -> Result<bool, CommandError> {
+    let mut asked = 0;
+    loop {
+        asked += 1;
+        let error = match request_certificate(dial, expired.key()).await {
+            Ok(issued) => {
+                let renewed = Credentials::new(issued.certificate, expired.key().clone());
+                shown.replace(&renewed.map_err(|error| failed(NOT_LEFT, &error, ""))?);
+                return Ok(true);
+            }
+            Err(error) => error,
+        };
+        if let RenewalError::Refused { manager, .. } = &error
+            && was_removed(dial, manager, check).await
+        {
+            return Ok(false);
+        }
+        if asked >= dial.manager_count() {
+            return Err(CommandError::new(ExitKind::Unreachable, NOT_LEFT, error_chain(&error), NO_MANAGER));
+        }
+    }
 }
 
 /// Requests removal until the cluster has removed this node.
@@ -112,16 +156,12 @@ async fn request_leave(
                 Err(failure) => failure,
             },
             Err(error) => {
-                // The alert is no proof: a manager that lags sends it to a node that joined again.
                 if let Some(manager) = error.refused_by()
-                    && let Some(status) = dial.check_node(manager.to_owned(), check.clone()).await
-                    && SessionRejection::from_status(&status, false, true).is_some()
+                    && was_removed(dial, manager, check).await
                 {
                     return Ok(0);
                 }
-                let hint = "check that a manager runs, then try again; if its cluster is gone for good, \
-                            `warren worker leave --offline` clears this machine";
-                CommandError::new(ExitKind::Unreachable, NOT_LEFT, error, hint)
+                CommandError::new(ExitKind::Unreachable, NOT_LEFT, error, NO_MANAGER)
             }
         };
         if asked >= dial.manager_count() || failure.kind != ExitKind::Unreachable {

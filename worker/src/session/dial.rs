@@ -34,6 +34,12 @@ pub(crate) trait ManagerDialer: Send + Sync {
     /// Connects to the next manager.
     fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>>;
 
+    /// The same without the certificate of this node, which managers refuse once it has expired. Connections that have
+    /// no certificates are dialled as always.
+    fn dial_anonymously(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        self.dial()
+    }
+
     /// Number of known managers.
     fn manager_count(&self) -> usize {
         1
@@ -95,10 +101,12 @@ pub(crate) enum ManagerDialError {
 }
 
 impl ManagerDialError {
-    /// The manager that refuses the certificate of this node, because it is revoked.
+    /// The manager that refuses the certificate of this node, because it is revoked or has expired.
     pub fn refused_by(&self) -> Option<&str> {
         match self {
-            Self::Insecure { manager, source: ConnectError::Revoked } => Some(manager),
+            Self::Insecure { manager, source: ConnectError::Revoked | ConnectError::Expired } => {
+                Some(manager)
+            }
             _ => None,
         }
     }
@@ -107,6 +115,11 @@ impl ManagerDialError {
     pub fn is_departed_manager(&self) -> bool {
         matches!(self, Self::Insecure { source: ConnectError::RevokedManager, .. })
     }
+
+    /// Whether a manager refuses the certificate of this node because it is not valid now by the manager's clock.
+    pub fn is_certificate_expired(&self) -> bool {
+        matches!(self, Self::Insecure { source: ConnectError::Expired, .. })
+    }
 }
 
 /// Dials managers over TLS as this node.
@@ -114,12 +127,14 @@ impl ManagerDialError {
 pub(crate) struct TlsDialer {
     managers: std::sync::Mutex<ManagerList>,
     tls: Arc<ClientConfig>,
+    anonymous: Arc<ClientConfig>,
 }
 
 impl TlsDialer {
     /// Dials `managers` (each `host:port`), and those that they announce, in turn.
     pub fn new(node: NodeId, managers: Vec<String>, tls: Arc<ClientConfig>) -> Self {
-        Self { managers: std::sync::Mutex::new(ManagerList::new(node, managers)), tls }
+        let (managers, anonymous) = (ManagerList::new(node, managers), without_certificate(&tls));
+        Self { managers: std::sync::Mutex::new(managers), tls, anonymous }
     }
 
     /// The same for a manager's own node: the configured address is that manager.
@@ -131,17 +146,28 @@ impl TlsDialer {
     fn managers(&self) -> MutexGuard<'_, ManagerList> {
         self.managers.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl ManagerDialer for TlsDialer {
-    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+    fn dial_next(
+        &self,
+        tls: &Arc<ClientConfig>,
+    ) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
         let (next, known) = {
             let mut directory = self.managers();
             (directory.next(), directory.len())
         };
-        let tls = Arc::clone(&self.tls);
+        let tls = Arc::clone(tls);
         let deadline = if known > 1 { FAILOVER_CONNECT_DEADLINE } else { CONNECT_DEADLINE };
         async move { connect(next.ok_or(ManagerDialError::NoAddress)?, tls, deadline).await }.boxed()
+    }
+}
+
+impl ManagerDialer for TlsDialer {
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        self.dial_next(&self.tls)
+    }
+
+    fn dial_anonymously(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        self.dial_next(&self.anonymous)
     }
 
     fn manager_count(&self) -> usize {
@@ -161,7 +187,7 @@ impl ManagerDialer for TlsDialer {
         manager: String,
         request: v1::CheckNodeRequest,
     ) -> BoxFuture<'static, Option<Status>> {
-        let anonymous = without_certificate(&self.tls);
+        let anonymous = Arc::clone(&self.anonymous);
         let answer = async move {
             let connected = connect(manager, anonymous, CONNECT_DEADLINE).await.ok()?;
             SessionsClient::new(connected.channel).check_node(request).await.err()

@@ -137,6 +137,7 @@ impl TestNode {
             connectivity: Arc::new(ConnectivityMonitor::resume(dir.path())),
             is_connected: watch::Sender::new(false),
             manager_channel: to_manager,
+            certificate_expired: watch::Sender::new(false),
             rejection: watch::Sender::new(None),
             removal_record: can_be_removed.then(|| removal_record(&dir)),
         });

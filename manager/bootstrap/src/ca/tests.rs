@@ -48,6 +48,24 @@ fn missing_certificate_is_reissued_and_old_one_renewed() {
 }
 
 #[test]
+fn manager_that_was_off_for_100_days_reissues_its_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let (before, _) = running(dir.path());
+    let later = SystemTime::now() + 100 * DAY;
+    let certificates = || {
+        [MANAGER_FILE, ADMIN_FILE, NODE_FILE].map(|file| Credentials::load(&dir.path().join(file)).unwrap())
+    };
+    let expired = certificates();
+    let after = ManagerKeys::open(dir.path(), false, later).unwrap();
+    for (old, new) in expired.iter().zip(certificates()) {
+        assert!(old.expires_at() < later && new.expires_at() > later, "{new:?}");
+        assert_eq!(new.identity(), old.identity());
+        assert_eq!(new.key().public_hash().unwrap(), old.key().public_hash().unwrap());
+    }
+    assert_eq!((after.id, agent(&after).id), (before.id, agent(&before).id));
+}
+
+#[test]
 fn certificate_from_future_is_reissued() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();

@@ -182,6 +182,22 @@ async fn both_sides_learn_that_a_certificate_is_revoked() {
 }
 
 #[tokio::test]
+async fn client_learns_that_its_certificate_is_not_valid_now() {
+    let [authority, ..] = authorities();
+    let trust = Trust::new(&only(&authority)).unwrap();
+    let (_incoming, address) = serve(Arc::clone(&trust), &issue(&authority, Role::Manager)).await;
+    let (node, now) = (issue(&authority, Role::Worker), SystemTime::now());
+    for issued_at in [now - 2 * Role::Worker.validity(), now + Duration::from_secs(3600)] {
+        let shown = authority.issue_for(node.identity(), node.key().clone(), issued_at).unwrap();
+        let shown = ReloadableCertificate::new(&shown);
+        let config = trusting_client_config(Arc::clone(&trust), Some(shown)).unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let refused = connect_accepted(stream, config, SOON).await.unwrap_err();
+        assert!(matches!(refused, ConnectError::Expired), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_open_connection_ends_soon_after_its_certificate_is_revoked() {
     let [authority, ..] = authorities();
     let trust = Trust::new(&only(&authority)).unwrap();

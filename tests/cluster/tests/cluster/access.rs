@@ -167,6 +167,7 @@ fn anonymous_caller_can_only_join_log_in_renew_and_ask_whether_it_was_removed() 
             "/warren.v1.Users/Login",
             "/warren.v1.Users/Renew",
             "/warren.v1.Membership/Join",
+            "/warren.v1.Membership/Renew",
             "/warren.v1.Managers/Join",
             "/warren.v1.Sessions/CheckNode",
             "/warren.v1.Peers/CheckManager",

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use tonic::{Code, Status};
 use warren_client::Error;
+use warren_core::Command;
 use warren_proto::v1::manager_frame::Frame;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::{Problem, v1};
-use warren_security::{Credentials, Role};
+use warren_security::{ConnectError, Credentials, Role};
 use warren_testkit::wait::eventually_async;
+use warren_types::{PublicKeyHash, Timestamp};
 
-use crate::dial::until_accepted;
+use crate::dial::{accepts, until_accepted};
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::joining::{JoiningMachine, joined, token};
 use crate::worker::ScriptedWorker;
@@ -36,33 +38,54 @@ async fn check_node(
     SessionsClient::new(world.channel_as(None).await).check_node(request).await.map(drop)
 }
 
+/// Another certificate for this request, which is sent without one.
+async fn renew(world: &ManagerFixture, certificate_request: String) -> Result<String, Status> {
+    let mut anonymous = MembershipClient::new(world.channel_as(None).await);
+    Ok(anonymous.renew(v1::RenewRequest { certificate_request }).await?.into_inner().certificate)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_renews_its_certificate_under_its_own_name() {
     let world = ManagerFixture::new().await;
     let machine = JoiningMachine::new("n2");
     let before = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
-    let mut member = MembershipClient::new(world.channel_as(Some(&before)).await);
-    let request = v1::RenewRequest { certificate_request: machine.request() };
-    let certificate = member.renew(request).await.unwrap().into_inner().certificate;
+    let certificate = renew(&world, machine.request()).await.unwrap();
     let after = Credentials::new(certificate, machine.key.clone()).unwrap();
     assert_eq!(after.identity(), before.identity());
     assert_ne!(after.certificate_pem(), before.certificate_pem());
     ScriptedWorker::dial_as(&world, &after).await;
-    let wrong = v1::RenewRequest { certificate_request: "none".into() };
-    let refused = Problem::from(&member.renew(wrong).await.unwrap_err());
+    let refused = Problem::from(&renew(&world, "none".to_owned()).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "certificateRequest");
 }
 
-/// A stolen certificate must not become one for a key of the thief.
+/// A stolen certificate must not become one for a key of the thief, nor an earlier key that of a node again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificate_is_not_renewed_for_another_key() {
     let world = ManagerFixture::new().await;
     let machine = JoiningMachine::new("n2");
     let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
-    let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
-    let request = v1::RenewRequest { certificate_request: JoiningMachine::new("n3").request() };
-    let refused = Problem::from(&member.renew(request).await.unwrap_err());
-    assert_eq!((refused.code, refused.reason.as_str()), (Code::PermissionDenied, "ANOTHER_KEY"));
+    let foreign = Problem::from(&renew(&world, JoiningMachine::new("n3").request()).await.unwrap_err());
+    assert_eq!((foreign.code, foreign.reason.as_str()), (Code::FailedPrecondition, "NODE_UNKNOWN"));
+    let (id, key) = (node.identity().id().parse().unwrap(), PublicKeyHash([1; 32]));
+    let command = Command::SetNodeKey { id, key, at: Timestamp(1) };
+    world.manager().store().propose(command).await.unwrap();
+    let earlier = Problem::from(&renew(&world, machine.request()).await.unwrap_err());
+    assert_eq!((earlier.code, earlier.reason.as_str()), (Code::PermissionDenied, "ANOTHER_KEY"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_certificate_of_a_node_is_refused_and_its_key_renews_it() {
+    let world = ManagerFixture::new().await;
+    let machine = JoiningMachine::new("n2");
+    let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    let expired = world.issued_ago(&node, 2 * Role::Worker.validity());
+    let (address, roots) = (world.manager().address(), world.manager().roots());
+    let refused = accepts(address, &roots, &expired).await.unwrap_err();
+    assert!(matches!(refused, ConnectError::Expired), "{refused}");
+    check_node(&world, &expired, None).await.unwrap();
+    let certificate = renew(&world, machine.request()).await.unwrap();
+    let renewed = Credentials::new(certificate, machine.key.clone()).unwrap();
+    ScriptedWorker::dial_as(&world, &renewed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,8 +102,7 @@ async fn removed_node_is_refused_by_every_call() {
     assert_eq!(missing.id, node.identity().id());
     // It is told so before its connection is closed, by every call.
     removed(&worker.end().await);
-    let request = v1::RenewRequest { certificate_request: machine.request() };
-    removed(&member.renew(request).await.unwrap_err());
+    removed(&renew(&world, machine.request()).await.unwrap_err());
     let left = member.leave(v1::LeaveRequest { force: false }).await.unwrap().into_inner();
     assert_eq!(left.tasks, 0, "it was removed before");
     let (address, roots) = (world.manager().address(), world.manager().roots());

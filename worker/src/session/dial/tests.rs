@@ -126,6 +126,22 @@ async fn removed_node_is_refused_and_learns_it_without_its_certificate() {
 }
 
 #[tokio::test]
+async fn expired_certificate_is_refused_and_the_manager_is_dialled_without_it() {
+    let authority = authority();
+    let (address, server) = manager(&authority).await;
+    let identity = Identity::new(authority.cluster(), Role::Worker, NODE.to_string()).unwrap();
+    let long_ago = SystemTime::now() - 2 * Role::Worker.validity();
+    let expired = ReloadableCertificate::new(&authority.issue(&identity, long_ago).unwrap());
+    let tls = client_config(&authority.roots(), Some(expired)).unwrap();
+    let dialer = TlsDialer::new(NODE, vec![address.clone()], tls);
+    let refused = dialer.dial().await.err().expect("the certificate has expired");
+    assert!(refused.is_certificate_expired(), "{refused}");
+    assert_eq!(refused.refused_by(), Some(&*address), "it asks whether it was removed");
+    assert_eq!(dialer.dial_anonymously().await.unwrap().manager, address);
+    server.abort();
+}
+
+#[tokio::test]
 async fn manager_that_left_is_refused() {
     let authority = authority();
     let (address, server) = manager(&authority).await;

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use warren_proto::v1::sessions_server::SessionsServer;
 use warren_security::{
-    CertificateAuthority, HandshakeLimits, Identity, ReloadableCertificate, Role, serve_tls,
+    CertificateAuthority, ConnectError, HandshakeLimits, Identity, ReloadableCertificate, Role, serve_tls,
     trusting_client_config, trusting_server_config,
 };
 use warren_types::{Id, ManagerAddress, ManagerId, NodeSettings};
@@ -257,4 +257,46 @@ async fn departed_manager_is_tried_without_the_list() {
     let has_its_list = |known: &DesiredState| known.settings == Some(settings());
     desired_state.wait_for(has_its_list).await.unwrap();
     server.abort();
+}
+
+/// A manager to which the certificate of the node has expired.
+struct ExpiredDialer {
+    /// Its answer to the question whether the node was removed.
+    answer: Option<tonic::Status>,
+}
+
+impl ManagerDialer for ExpiredDialer {
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        let refused = ManagerDialError::Insecure { manager: "m1".to_owned(), source: ConnectError::Expired };
+        std::future::ready(Err(refused)).boxed()
+    }
+
+    fn check_node(
+        &self,
+        manager: String,
+        request: v1::CheckNodeRequest,
+    ) -> BoxFuture<'static, Option<tonic::Status>> {
+        assert_eq!((manager, request.node_id), ("m1".to_owned(), settings().node.to_string()));
+        std::future::ready(self.answer.clone()).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_with_expired_certificate_renews_it_unless_it_was_removed() {
+    let started = |answer| {
+        let dialer = Arc::new(ExpiredDialer { answer });
+        TestNode::with_dialer(DesiredState::default(), true, dialer, trust())
+    };
+    let node = started(None);
+    let mut expired = node.context.certificate_expired.subscribe();
+    for _ in 0..3 {
+        expired.changed().await.unwrap();
+        assert!(*expired.borrow_and_update(), "each refusal wakes the renewal");
+    }
+    assert_eq!(*node.context.rejection.borrow(), None);
+
+    let removed = started(Some(refusal(NODE_REMOVED)));
+    let reason = "the manager's words".to_owned();
+    assert_eq!(rejection(&removed).await, SessionRejection::Removed { reason, never_connected: true });
+    assert!(!*removed.context.certificate_expired.borrow(), "nothing is renewed for it");
 }

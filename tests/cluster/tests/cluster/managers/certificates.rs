@@ -1,20 +1,28 @@
-//! Managers renew their certificates while they run.
+//! Machines renew their certificates: in time, and when they have expired.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
 use warren_manager::ManagerTuning;
-use warren_proto::v1;
-use warren_security::{CertificateAuthority, Credentials, client_config, connect};
+use warren_proto::v1::membership_client::MembershipClient;
+use warren_proto::{Problem, v1};
+use warren_security::{
+    CertificateAuthority, CertificateRequest, ConnectError, Credentials, client_config, connect,
+};
 use warren_testkit::wait::eventually_async;
 
 use super::group::ManagerGroup;
 use super::host::ManagerHost;
+use super::workers::{attempts, processes, runs};
+use crate::agents::AgentMachine;
+use crate::dial::{accepts, until_accepted};
 use crate::fixture::WAIT_DEADLINE;
 
 /// A short interval of checks.
 const SOON: Duration = Duration::from_millis(50);
+/// Longer than any certificate of a machine is valid by default.
+pub const LONG: Duration = Duration::from_secs(100 * 24 * 60 * 60);
 
 impl ManagerGroup {
     /// The certificate that a manager presents to new connections.
@@ -27,16 +35,49 @@ impl ManagerGroup {
     }
 }
 
-/// Replaces a certificate by one of the same identity that expires soon.
-fn backdate_certificate(host: &ManagerHost, file: &str) -> Credentials {
-    let directory = host.data_dir().join("manager");
-    let authority = CertificateAuthority::load(&directory.join("ca.pem")).unwrap();
-    let young = Credentials::load(&directory.join(file)).unwrap();
-    let validity = young.expires_at().duration_since(young.issued_at()).unwrap();
-    let earlier = SystemTime::now() - validity.mul_f64(0.9);
-    let old = authority.issue_for(young.identity(), young.key().clone(), earlier).unwrap();
-    old.save(&directory.join(file)).unwrap();
+/// The authority in the directory of a manager.
+pub fn authority(host: &ManagerHost) -> CertificateAuthority {
+    CertificateAuthority::load(&host.data_dir().join("manager/ca.pem")).unwrap()
+}
+
+/// A certificate for the same identity and key that was issued that long ago.
+fn issued_ago(authority: &CertificateAuthority, young: &Credentials, age: Duration) -> Credentials {
+    authority.issue_for(young.identity(), young.key().clone(), SystemTime::now() - age).unwrap()
+}
+
+/// Replaces a certificate of a manager by one that was issued that long ago.
+fn age_certificate(host: &ManagerHost, file: &str, age: impl Fn(&Credentials) -> Duration) -> Credentials {
+    let path = host.data_dir().join("manager").join(file);
+    let young = Credentials::load(&path).unwrap();
+    let old = issued_ago(&authority(host), &young, age(&young));
+    old.save(&path).unwrap();
     old
+}
+
+/// The same with the certificate of a node.
+pub fn age_membership(
+    machine: &AgentMachine,
+    authority: &CertificateAuthority,
+    age: Duration,
+) -> Credentials {
+    let (store, young) = (machine.membership(), machine.member().0);
+    store.complete(&authority.roots(), issued_ago(authority, &young, age).certificate_pem()).unwrap()
+}
+
+/// Replaces a certificate of a manager by one that expires soon.
+fn backdate_certificate(host: &ManagerHost, file: &str) -> Credentials {
+    let validity = |young: &Credentials| young.expires_at().duration_since(young.issued_at()).unwrap();
+    age_certificate(host, file, |young| validity(young).mul_f64(0.9))
+}
+
+impl ManagerGroup {
+    /// The reason for which a machine gets no certificate for the key of its node.
+    pub async fn refused_renewal(&self, number: usize, machine: &AgentMachine) -> String {
+        let certificate_request = CertificateRequest::create(machine.member().0.key()).unwrap();
+        let mut anonymous = MembershipClient::new(self.hosts[number].channel(&self.roots, None).await);
+        let refused = anonymous.renew(v1::RenewRequest { certificate_request }).await.unwrap_err();
+        Problem::from(&refused).reason
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,5 +107,83 @@ async fn certificates_are_renewed_while_they_are_shown() {
     for (number, client) in services.iter_mut().enumerate() {
         client.list(v1::ListRequest::default()).await.unwrap();
         group.create(number, &format!("s{number}")).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn cluster_that_was_off_for_100_days_returns() {
+    let mut group = ManagerGroup::of_three().await;
+    let mut workers = Vec::new();
+    for name in ["w1", "w2", "removed"] {
+        workers.push(group.worker(name, &[]).await);
+    }
+    group.run(0, "web", 6).await;
+    group.shows_tasks(0, "tasks to run", 6, runs).await;
+    // One of the nodes is off already when it is removed.
+    let (removed, agent) = workers.pop().unwrap();
+    agent.stop().await.unwrap();
+    assert!(!removed.processes().await.is_empty(), "the tasks are spread over the nodes");
+    group.remove_node("removed").await;
+    let before = group.shows_tasks(0, "its tasks to run elsewhere", 6, runs).await;
+    let processes_before = processes(&workers).await;
+
+    let mut machines = Vec::new();
+    for (machine, agent) in workers {
+        agent.stop().await.unwrap();
+        machines.push(machine);
+    }
+    for host in &mut group.hosts {
+        host.drop_manager().await;
+    }
+    let authority = authority(&group.hosts[0]);
+    let mut expired = Vec::new();
+    for host in &group.hosts {
+        expired.extend(["manager.pem", "admin.pem"].map(|file| age_certificate(host, file, |_| LONG)));
+    }
+    let nodes = machines.iter().chain([&removed]);
+    expired.extend(nodes.map(|machine| age_membership(machine, &authority, LONG)));
+
+    for host in &mut group.hosts {
+        host.start(false).await.unwrap();
+    }
+    let mut workers = Vec::new();
+    for machine in machines {
+        let agent = machine.joined_agent(group.addresses()).await;
+        workers.push((machine, agent));
+    }
+    for (machine, agent) in &workers {
+        eventually_async(WAIT_DEADLINE, "a node to be ready", || async {
+            agent.ready().map_err(|missing| missing.to_string())
+        })
+        .await;
+        assert!(machine.member().0.expires_at() > SystemTime::now());
+    }
+    let after = group.shows_tasks(0, "tasks to run", 6, runs).await;
+    assert_eq!(attempts(&after), attempts(&before));
+    assert_eq!(processes(&workers).await, processes_before);
+
+    // The certificates themselves are refused, whatever for.
+    for host in &group.hosts {
+        until_accepted(host.address(), &group.roots, &host.credentials(), true).await;
+        for credentials in &expired {
+            let refused = accepts(host.address(), &group.roots, credentials).await.unwrap_err();
+            assert!(matches!(refused, ConnectError::Expired), "{}: {refused}", credentials.identity());
+        }
+    }
+
+    // Who was removed learns it, and gets no certificate.
+    let agent = removed.joined_agent(group.addresses()).await;
+    eventually_async(WAIT_DEADLINE, "the removed node to stop its tasks", || async {
+        let left = removed.processes().await;
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+    agent.stop().await.unwrap();
+    assert!(removed.member().0.expires_at() < SystemTime::now());
+    for number in 0..3 {
+        assert_eq!(group.refused_renewal(number, &removed).await, "NODE_REMOVED");
+    }
+    for (_, agent) in workers {
+        agent.stop().await.unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! Recovery after a loss: from a backup, or with one remaining manager.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tonic::Code;
 use warren_bootstrap::backup::{self, BackupAuthor};
@@ -15,8 +15,10 @@ use warren_security::Passphrase;
 use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 
+use super::certificates::{LONG, age_membership, authority};
 use super::group::ManagerGroup;
 use super::host::ManagerHost;
+use super::workers::{attempts, processes, runs};
 use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 use crate::worker::ScriptedWorker;
 
@@ -102,6 +104,59 @@ async fn restored_backup_takes_over_workers() {
     group.add("m10").await;
     group.add("m11").await;
     group.all_vote().await;
+}
+
+/// The backup is older than the certificates of all nodes: that of one has expired since, that of another was renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn restored_backup_takes_over_nodes_with_later_and_with_expired_certificates() {
+    let mut group = ManagerGroup::founded(ManagerTuning::default()).await;
+    let mut workers = Vec::new();
+    for name in ["expired", "renewed"] {
+        workers.push(group.worker(name, &[]).await);
+    }
+    group.run(0, "web", 4).await;
+    let before = group.shows_tasks(0, "tasks to run", 4, runs).await;
+    let processes_before = processes(&workers).await;
+    let bytes = group.backup(0).await;
+    let (later, agent) = group.worker("later", &[]).await;
+    agent.stop().await.unwrap();
+    let mut machines = Vec::new();
+    for (machine, agent) in workers {
+        agent.stop().await.unwrap();
+        machines.push(machine);
+    }
+    group.hosts[0].drop_manager().await;
+    let authority = authority(&group.hosts[0]);
+    age_membership(&machines[0], &authority, LONG);
+    age_membership(&machines[1], &authority, Duration::ZERO);
+    age_membership(&later, &authority, LONG);
+
+    let mut host = ManagerHost::new("m9", ManagerTuning::default());
+    let opened = backup::read(&passphrase(PASSPHRASE), bytes).unwrap();
+    let restoring = BackupRestore::begin(&host.data_dir()).unwrap();
+    restoring.finish(opened, LogEngine::default(), host.restore_target(), SystemTime::now()).unwrap();
+    host.start(false).await.unwrap();
+    group.hosts = vec![host];
+    group.use_administrator_of(0).await;
+    let mut workers = Vec::new();
+    for machine in machines {
+        let agent = machine.joined_agent(group.addresses()).await;
+        workers.push((machine, agent));
+    }
+    for (machine, agent) in &workers {
+        eventually_async(WAIT_DEADLINE, "a node to be ready", || async {
+            agent.ready().map_err(|missing| missing.to_string())
+        })
+        .await;
+        assert!(machine.member().0.expires_at() > SystemTime::now());
+    }
+    let after = group.shows_tasks(0, "tasks to run", 4, runs).await;
+    assert_eq!(attempts(&after), attempts(&before));
+    assert_eq!(processes(&workers).await, processes_before);
+    assert_eq!(group.refused_renewal(0, &later).await, "NODE_UNKNOWN", "it joins again");
+    for (_, agent) in workers {
+        agent.stop().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

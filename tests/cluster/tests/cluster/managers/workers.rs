@@ -1,5 +1,6 @@
 //! Any manager serves workers, and they move to another one when theirs fails.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use tonic::Code;
@@ -10,9 +11,10 @@ use warren_runtime::ContainerId;
 use warren_security::Credentials;
 use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
+use warren_worker::Worker;
 
 use super::group::ManagerGroup;
-use crate::agents;
+use crate::agents::AgentMachine;
 use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 use crate::joining::JoiningMachine;
 use crate::worker::{ScriptedWorker, report};
@@ -75,8 +77,22 @@ impl ManagerGroup {
     }
 }
 
-fn runs(task: &v1::Task) -> bool {
+pub fn runs(task: &v1::Task) -> bool {
     task.state() == v1::TaskState::Running
+}
+
+/// The tasks with their attempts.
+pub fn attempts(tasks: &[v1::Task]) -> BTreeMap<String, u32> {
+    tasks.iter().map(|task| (task.id.clone(), task.attempt)).collect()
+}
+
+/// The running processes of each machine, by container.
+pub async fn processes(workers: &[(AgentMachine, Worker)]) -> Vec<BTreeMap<String, u32>> {
+    let mut found = Vec::new();
+    for (machine, _) in workers {
+        found.push(machine.processes().await);
+    }
+    found
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,7 +157,7 @@ async fn session_continues_at_another_manager() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_reconnects_and_reports_missed_changes() {
     let mut group = ManagerGroup::of_three().await;
-    let (node, machine) = (group.node("n1").await, agents::AgentMachine::new().await);
+    let (node, machine) = (group.node("n1").await, AgentMachine::new().await);
     let first = group.follower().await;
     // It learns the others in its first session.
     let managers: Vec<SocketAddr> = vec![group.hosts[first].address()];

@@ -165,6 +165,10 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
                 }
             }
             Err(error) => {
+                if error.is_certificate_expired() {
+                    // Notifies the renewal each time: its last attempt may have failed.
+                    context.certificate_expired.send_replace(true);
+                }
                 if let Some(manager) = error.refused_by() {
                     let version = Some(context.desired_state.borrow().version.into());
                     let request = v1::CheckNodeRequest { node_id: context.node.to_string(), version };
@@ -173,10 +177,6 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
                     }
                 }
                 round.record(error.is_departed_manager(), dial.manager_count());
-                if error.is_certificate_expired() && !context.is_removed() {
-                    // Notifies the renewal each time: its last attempt may have failed.
-                    context.certificate_expired.send_replace(true);
-                }
                 tries.record_failure();
                 if tries.is_worth_logging() {
                     tracing::info!(%error, failures = tries.failures, "no session");

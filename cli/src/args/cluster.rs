@@ -119,7 +119,7 @@ pub struct AuditArgs {
 #[command(group = ArgGroup::new("SETTING").required(true).multiple(true)
     .args(["max_replicas_per_service", "task_history_limit", "data_plane", "range_add", "verify_nodes",
         "verify_remove_after", "verify_timeout", "verify_check_add", "verify_check_rm", "default_user_namespace",
-        "autolock"]))]
+        "node_certificate_lifetime", "autolock"]))]
 pub struct ClusterUpdateArgs {
     /// Refuse services with more replicas, unless their command has --yes [default: 10000]
     #[arg(long, value_name = "N")]
@@ -158,6 +158,10 @@ pub struct ClusterUpdateArgs {
     /// [default: host]
     #[arg(long, value_name = "KIND")]
     pub default_user_namespace: Option<UserNamespace>,
+    /// How long certificates of nodes and managers are valid, from 1h to 365d; each machine renews its own after two
+    /// thirds of that. Managers follow within a minute, nodes with their next renewal [default: 90d]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    pub node_certificate_lifetime: Option<Duration>,
     /// Encrypt the keys on the disks of managers with an unlock key: after a restart, each manager waits for `warren
     /// manager unlock` [default: off]
     #[arg(long, value_name = "on|off", value_parser = value::on_or_off)]

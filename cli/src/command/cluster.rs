@@ -54,6 +54,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         verify_check_add: check_add,
         verify_check_rm: check_rm,
         default_user_namespace,
+        node_certificate_lifetime,
         autolock,
     } = args.clone();
     let verification = VerificationChange { enabled, remove_after, timeout, check_add, check_rm };
@@ -64,6 +65,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         verification,
         admission_policy: None,
         default_user_namespace,
+        node_certificate_lifetime,
         range_add,
     };
     let client = connect(global, what).await?;

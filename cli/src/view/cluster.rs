@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 use warren_proto::convert::{data_plane as data_plane_of, or_default, user_namespace};
 use warren_proto::v1;
-use warren_types::{AdmissionPolicy, DataPlane, Timestamp, UserNamespace, VerificationSettings};
+use warren_types::{
+    AdmissionPolicy, DEFAULT_NODE_CERTIFICATE_LIFETIME, DataPlane, Timestamp, UserNamespace,
+    VerificationSettings,
+};
 
 use super::{TimeView, age, duration, invalid_response, non_empty};
 use crate::failure::CommandError;
@@ -121,6 +124,9 @@ pub struct ClusterSettingsView {
     /// Also absent while it is host.
     #[serde(skip_serializing_if = "Option::is_none")]
     default_user_namespace: Option<UserNamespace>,
+    /// Also absent while it is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_certificate_lifetime: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -157,6 +163,7 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
             // `cluster policy show` prints it.
             admission_policy: _,
             default_user_namespace,
+            node_certificate_lifetime_ms,
             range_add: _,
         } = wire;
         // One of a newer manager is not shown.
@@ -164,14 +171,27 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
         let verification = verification.and_then(VerificationSettingsView::new);
         let default_user_namespace = default_user_namespace.and_then(|kind| user_namespace(kind).ok());
         let default_user_namespace = default_user_namespace.filter(|kind| *kind != UserNamespace::Host);
+        let lifetime = node_certificate_lifetime_ms.map(Duration::from_millis);
+        let lifetime = lifetime.filter(|lifetime| *lifetime != DEFAULT_NODE_CERTIFICATE_LIFETIME);
         Self {
             max_replicas_per_service,
             task_history_limit,
             data_plane,
             verification,
             default_user_namespace,
+            node_certificate_lifetime: lifetime.map(days),
         }
     }
+}
+
+/// `30d`; what are not whole days as other durations.
+fn days(lifetime: Duration) -> String {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let days = lifetime.as_secs() / DAY.as_secs();
+    if u32::try_from(days).is_ok_and(|days| DAY * days == lifetime) {
+        return format!("{days}d");
+    }
+    duration(lifetime)
 }
 
 /// The admission policy; a manager whose version has none enforces the default.

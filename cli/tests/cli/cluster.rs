@@ -27,6 +27,12 @@ fn settings_are_changed_and_shown() {
     let text = person.ok(&["cluster", "update", "--default-user-namespace", "host"]);
     assert!(!text.contains("defaultUserNamespace"), "{text}");
     person.fails(2, &["cluster", "update", "--default-user-namespace", "none"]);
+    let text = person.ok(&["cluster", "update", "--node-certificate-lifetime", "30d"]);
+    assert!(text.ends_with("nodeCertificateLifetime: 30d\n"), "{text}");
+    let text = person.ok(&["cluster", "update", "--node-certificate-lifetime", "90d"]);
+    assert!(!text.contains("nodeCertificateLifetime"), "{text}");
+    let text = person.fails(2, &["cluster", "update", "--node-certificate-lifetime", "59m"]);
+    assert!(text.contains("nodeCertificateLifetime: 3540s is out of range; give 1h to 365d"), "{text}");
     let text = person.fails(2, &["cluster", "update", "--data-plane", "bridge"]);
     assert!(text.contains("give vxlan, wireguard or routes"), "{text}");
 

@@ -19,7 +19,7 @@ use warren_proto::convert::suffrage;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, managers_server};
 use warren_replica::desired_members;
-use warren_security::{CertificateRequest, Identity, JoinToken, Role};
+use warren_security::{CertificateRequest, JoinToken};
 use warren_store::problem::{leader_unknown, status_of, unexpected_answer};
 use warren_store::{ProposeError, PublishedState};
 use warren_types::{ManagerAddress, ManagerId, Member, MemberId, NodeName, NodeRole, Suffrage, Violations};
@@ -233,14 +233,13 @@ impl managers_server::Managers for Api {
             tracing::info!(%caller, manager = %id, why = status.message(), "manager join rejected");
         })?;
         let authority = self.authority.load();
-        let identity = Identity::new(authority.cluster(), Role::Manager, id.to_string());
-        let identity = identity.map_err(internal_error)?;
-        let certificate = authority.sign(&identity, &join.request, SystemTime::now());
+        let published = self.store.read();
+        let lifetime = published.state.node_certificate_lifetime();
+        let certificate = authority.sign_node(NodeRole::Manager, &join.request, SystemTime::now(), lifetime);
         let certificate = certificate.map_err(internal_error)?;
         let Member { member_id, name, address, .. } = &*admitted;
         caller.identified(ObjectKind::Manager, id, name, admitted.version);
         tracing::info!(%caller, manager = %id, member = member_id, %name, %address, "manager joined");
-        let published = self.store.read();
         let statuses = ManagerStatuses::not_queried();
         let managers = published.state.members().map(|member| statuses.show(&published, member)).collect();
         Ok(Response::new(v1::JoinManagerResponse {

@@ -158,7 +158,7 @@ impl membership_server::Membership for Api {
         let node: Arc<Node> = joined.try_into().map_err(|other| unexpected_answer(&other))?;
         caller.identified(ObjectKind::Node, id, &name, node.version);
         let role = node.role;
-        let lifetime = Role::from(role).validity();
+        let lifetime = self.store.read().state.node_certificate_lifetime();
         let authority = self.authority.load();
         let certificate = authority.sign_node(role, &request, SystemTime::now(), lifetime);
         let certificate = certificate.map_err(internal_error)?;
@@ -191,8 +191,9 @@ impl membership_server::Membership for Api {
             tracing::warn!(%caller, node = %id, "renewal for another key refused");
             return Err(another_key());
         }
-        let certificate =
-            authority.sign(&identity, &certificate, SystemTime::now()).map_err(internal_error)?;
+        let lifetime = published.state.node_certificate_lifetime();
+        let signed = authority.sign_node(NodeRole::Worker, &certificate, SystemTime::now(), lifetime);
+        let certificate = signed.map_err(internal_error)?;
         tracing::info!(%caller, node = %id, "certificate renewed");
         let authorities = authority.roots().pem().to_owned();
         Ok(Response::new(v1::RenewResponse { certificate, authorities }))

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rand::RngExt;
 use tokio::sync::watch;
@@ -230,14 +230,18 @@ impl ManagerKeys {
         Ok(agent)
     }
 
-    /// Renews due certificates. `chance` selects the time within the window of [`Credentials::renew_at`]; it
-    /// is constant while the manager runs.
+    /// Renews due certificates, those of machines for `lifetime`, and also if they are valid for longer than that.
+    /// `chance` selects the time within the window of [`Credentials::renew_at`]; it is constant while the manager runs.
     ///
     /// # Errors
     /// [`CaError`]; certificates renewed before the error stay renewed.
-    pub fn renew(&self, now: SystemTime, chance: u64) -> Result<(), CaError> {
+    pub fn renew(&self, now: SystemTime, chance: u64, lifetime: Duration) -> Result<(), CaError> {
         let _alone = self.changing();
-        self.reissue(&self.authority.load(), now, |found| found.is_renewal_due(now, chance))
+        self.reissue(&self.authority.load(), now, |found| {
+            let role = found.identity().role();
+            let wanted = if role.is_node() { lifetime } else { role.validity() };
+            (found.is_renewal_due(now, chance) || found.lifetime() > wanted).then_some(wanted)
+        })
     }
 
     /// Replaces the key of this machine's administrator, which was revoked.
@@ -282,7 +286,7 @@ impl ManagerKeys {
                 }
                 self.trust(&authority, rotation)?;
                 // The file of the authority comes last: until then, the earlier one vouches for the certificates.
-                self.reissue(&authority, now, |_| true)?;
+                self.reissue(&authority, now, |found| Some(found.lifetime()))?;
                 self.files.save_authority(AUTHORITY_FILE, &authority)?;
                 tracing::info!(ca = %authority.digest(), "using the new certificate authority");
                 self.authority.replace(authority);
@@ -321,20 +325,18 @@ impl ManagerKeys {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Issues the certificates for which `is_due`.
+    /// Issues the certificates that have a `next_lifetime`.
     fn reissue(
         &self,
         authority: &CertificateAuthority,
         now: SystemTime,
-        is_due: impl Fn(&Credentials) -> bool,
+        next_lifetime: impl Fn(&Credentials) -> Option<Duration>,
     ) -> Result<(), CaError> {
         let issuer = CertificateIssuer::new(&self.files, authority, now);
         let renewed = |file: &str| {
             let found = self.files.credentials(file)?;
-            if !is_due(&found) {
-                return Ok(None);
-            }
-            let renewed = issuer.renew(file, &found)?;
+            let Some(lifetime) = next_lifetime(&found) else { return Ok(None) };
+            let renewed = issuer.renew(file, &found, lifetime)?;
             tracing::info!(identity = %renewed.identity(), "certificate renewed");
             Ok::<_, CaError>(Some(renewed))
         };
@@ -461,8 +463,8 @@ impl<'a> CertificateIssuer<'a> {
         Self { files, authority, now, issued: IssuedCertificates::default() }
     }
 
-    /// The credentials in the file; new ones for the same holder when they are past half of their lifetime,
-    /// or are not valid yet because the issuing clock was ahead.
+    /// The credentials in the file; new ones for the same holder and lifetime when they are past half of it, or are
+    /// not valid yet because the issuing clock was ahead.
     fn ensure(
         &mut self,
         file: &'static str,
@@ -471,21 +473,21 @@ impl<'a> CertificateIssuer<'a> {
     ) -> Result<Credentials, CaError> {
         let path = self.files.dir().join(file);
         let cluster = self.authority.cluster();
-        let (identity, key) = if path.exists() {
+        let (identity, key, lifetime) = if path.exists() {
             let found = self.files.credentials(file)?;
             if found.identity().cluster() != cluster || found.identity().role() != role {
                 let why = format!("expected {role:?} of cluster {cluster}, found {}", found.identity());
                 return Err(CaError::ClusterMismatch { path, why });
             }
-            if self.now + role.validity() / 2 < found.expires_at() && !found.is_not_yet_valid(self.now) {
+            if !found.is_past_half(self.now) {
                 return Ok(found);
             }
-            (found.identity().clone(), found.key().clone())
+            (found.identity().clone(), found.key().clone(), found.lifetime())
         } else {
             let key = PrivateKey::generate().map_err(AuthorityError::from)?;
-            (Identity::new(cluster, role, id(&key)?)?, key)
+            (Identity::new(cluster, role, id(&key)?)?, key, role.validity())
         };
-        let issued = self.authority.issue_for(&identity, key, self.now)?;
+        let issued = self.authority.issue_lasting(&identity, key, self.now, lifetime)?;
         self.issued.0.push((file, issued.clone()));
         Ok(issued)
     }
@@ -503,8 +505,9 @@ impl<'a> CertificateIssuer<'a> {
     }
 
     /// Managers list the keys of users, so a renewed certificate has the same one.
-    fn renew(&self, file: &str, found: &Credentials) -> Result<Credentials, CaError> {
-        let issued = self.authority.issue_for(found.identity(), found.key().clone(), self.now)?;
+    fn renew(&self, file: &str, found: &Credentials, lifetime: Duration) -> Result<Credentials, CaError> {
+        let (identity, key) = (found.identity(), found.key().clone());
+        let issued = self.authority.issue_lasting(identity, key, self.now, lifetime)?;
         self.files.save_credentials(file, &issued)?;
         Ok(issued)
     }

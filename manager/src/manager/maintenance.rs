@@ -36,14 +36,16 @@ const MAX_QUEUED_KEYS: usize = 1 << 16;
 pub(super) fn renew_certificates(
     keys: &Arc<ManagerKeys>,
     clock: &Arc<SystemClock>,
+    store: &Store,
     background_tasks: &BackgroundTasks,
     interval: Duration,
 ) {
-    let (keys, clock, chance) = (keys.clone(), clock.clone(), rand::rng().random());
+    let (keys, clock, store, chance) = (keys.clone(), clock.clone(), store.clone(), rand::rng().random());
     background_tasks.spawn("certificate-renewal", interval, move || {
         let (keys, now) = (keys.clone(), UNIX_EPOCH + Duration::from_millis(clock.unix_millis()));
+        let lifetime = store.read().state.node_certificate_lifetime();
         async move {
-            let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance)).await;
+            let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance, lifetime)).await;
             Ok::<(), BoxError>(renewed??)
         }
     });

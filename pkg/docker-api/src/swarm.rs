@@ -1,26 +1,30 @@
 //! `/swarm`.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use warren_client::Client;
 use warren_proto::v1;
+use warren_types::DEFAULT_NODE_CERTIFICATE_LIFETIME;
 
 use crate::docker_error::DockerError;
 use crate::response::{Answer, joined, meta, ok, to_value};
 
-/// Nanoseconds between two heartbeats of a node, and the lifetime of its certificate, which are fixed.
+/// Nanoseconds between two heartbeats of a node, which are fixed.
 const HEARTBEAT: u64 = 5_000_000_000;
-const CERTIFICATE_LIFETIME: u64 = 90 * 24 * 3600 * 1_000_000_000;
 
 /// The cluster without its tokens.
 pub fn cluster(info: &v1::InfoResponse) -> Value {
     let settings = info.settings.clone().unwrap_or_default();
+    let lifetime = settings.node_certificate_lifetime_ms.map(Duration::from_millis);
+    let lifetime = lifetime.unwrap_or(DEFAULT_NODE_CERTIFICATE_LIFETIME).as_nanos();
     let spec = json!({
         "Name": "default", "Labels": {},
         "Orchestration": {"TaskHistoryRetentionLimit": settings.task_history_limit},
         "Raft": {"ElectionTick": 10, "HeartbeatTick": 1, "KeepOldSnapshots": 0, "SnapshotInterval": 0},
         "Dispatcher": {"HeartbeatPeriod": HEARTBEAT},
-        "CAConfig": {"NodeCertExpiry": CERTIFICATE_LIFETIME},
+        "CAConfig": {"NodeCertExpiry": u64::try_from(lifetime).unwrap_or(u64::MAX)},
         "TaskDefaults": {}, "EncryptionConfig": {"AutoLockManagers": info.autolock.unwrap_or_default()},
     });
     let cluster = json!({

@@ -10,7 +10,7 @@ use rcgen::{
 };
 use rustls::crypto::ring;
 use rustls_pki_types::CertificateDer;
-use warren_types::{MAX_PREDECESSORS, NodeRole};
+use warren_types::{MAX_NODE_CERTIFICATE_LIFETIME, MAX_PREDECESSORS, NodeRole};
 use x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME;
 use zeroize::Zeroizing;
 
@@ -217,23 +217,25 @@ impl CertificateAuthority {
         key: PrivateKey,
         now: SystemTime,
     ) -> Result<Credentials, AuthorityError> {
-        let certificate = self.certify(identity, &*key.pair()?, now, identity.role().validity())?;
+        self.issue_lasting(identity, key, now, identity.role().validity())
+    }
+
+    /// As [`CertificateAuthority::issue_for`], valid for `lifetime` from `now`, at most as long as the authority.
+    pub fn issue_lasting(
+        &self,
+        identity: &Identity,
+        key: PrivateKey,
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<Credentials, AuthorityError> {
+        let certificate = self.certify(identity, &*key.pair()?, now, lifetime)?;
         Ok(Credentials::new(certificate, key)?)
     }
 
-    /// A certificate (PEM) for the key of a request. Other fields of the request are ignored.
-    pub fn sign(
-        &self,
-        identity: &Identity,
-        request: &CertificateRequest,
-        now: SystemTime,
-    ) -> Result<String, AuthorityError> {
-        self.certify(identity, request.public_key(), now, identity.role().validity())
-    }
-
-    /// A certificate (PEM) for the requesting node, with the id derived from its key ([`CertificateRequest::node_id`]).
-    /// Repeatable: the same key gets the same id. Valid for `lifetime` from `now`, at most for [`Role::validity`] and
-    /// as long as the authority.
+    /// A certificate (PEM) for the requesting machine, with the id derived from its key
+    /// ([`CertificateRequest::node_id`]). Other fields of the request are ignored. Repeatable: the same key gets the
+    /// same id. Valid for `lifetime` from `now`, at most for [`MAX_NODE_CERTIFICATE_LIFETIME`] and as long as the
+    /// authority.
     pub fn sign_node(
         &self,
         role: NodeRole,
@@ -243,7 +245,7 @@ impl CertificateAuthority {
     ) -> Result<String, AuthorityError> {
         let role = Role::from(role);
         let identity = Identity::new(self.cluster.as_str(), role, request.node_id().to_string())?;
-        self.certify(&identity, request.public_key(), now, lifetime.min(role.validity()))
+        self.certify(&identity, request.public_key(), now, lifetime.min(MAX_NODE_CERTIFICATE_LIFETIME))
     }
 
     /// A certificate (PEM) for the requesting user with this name, valid for `lifetime` from `now`, at most as long as

@@ -114,18 +114,21 @@ impl Credentials {
         self.issued_at
     }
 
+    /// How long they are valid from [`Credentials::issued_at`] on.
+    pub fn lifetime(&self) -> Duration {
+        self.expires_at.duration_since(self.issued_at).unwrap_or_default()
+    }
+
     /// Time of renewal: between two thirds and three quarters of the lifetime, spread by `chance` (any number, constant
     /// for these credentials), so that nodes that joined within a minute do not renew at the same time.
     pub fn renew_at(&self, chance: u64) -> SystemTime {
-        let lifetime = self.expires_at.duration_since(self.issued_at).unwrap_or_default();
         let spread = chance as f64 / u64::MAX as f64;
-        self.issued_at + lifetime.mul_f64(2.0 / 3.0 + spread / 12.0)
+        self.issued_at + self.lifetime().mul_f64(2.0 / 3.0 + spread / 12.0)
     }
 
     /// Whether half of the lifetime is past, or they are [not valid yet](Credentials::is_not_yet_valid).
     pub fn is_past_half(&self, now: SystemTime) -> bool {
-        let lifetime = self.expires_at.duration_since(self.issued_at).unwrap_or_default();
-        now >= self.issued_at + lifetime / 2 || self.is_not_yet_valid(now)
+        now >= self.issued_at + self.lifetime() / 2 || self.is_not_yet_valid(now)
     }
 
     /// Whether [`Credentials::renew_at`] is past, or they are [not valid yet](Credentials::is_not_yet_valid).

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rcgen::{DistinguishedName, DnType, ExtendedKeyUsagePurpose};
 use sha2::{Digest, Sha256};
-use warren_types::{Id, MACHINE_CERTIFICATE_LIFETIME, Node, NodeId, NodeRole, PublicKeyHash};
+use warren_types::{DEFAULT_NODE_CERTIFICATE_LIFETIME, Id, Node, NodeId, NodeRole, PublicKeyHash};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::{
@@ -47,10 +47,10 @@ impl Role {
         }
     }
 
-    /// How long a certificate for this role is valid.
+    /// How long a certificate for this role is valid by default.
     pub fn validity(self) -> Duration {
         match self {
-            Role::Manager | Role::Worker => MACHINE_CERTIFICATE_LIFETIME,
+            Role::Manager | Role::Worker => DEFAULT_NODE_CERTIFICATE_LIFETIME,
             Role::User => DAY,
         }
     }

@@ -1,5 +1,7 @@
 //! Settings of the cluster that users change.
 
+use std::time::Duration;
+
 use ipnet::Ipv4Net;
 
 use crate::spec::MAX_REPLICAS;
@@ -10,6 +12,12 @@ use crate::{
 
 /// The most ended tasks of a slot that can be kept.
 const MAX_TASK_HISTORY_LIMIT: u32 = 100;
+/// How long certificates of nodes and managers are valid by default.
+pub const DEFAULT_NODE_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+/// How long they are valid at most.
+pub const MAX_NODE_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// How long they are valid at least.
+const MIN_NODE_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(60 * 60);
 
 /// Settings of the cluster. A new cluster has the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +34,8 @@ pub struct ClusterSettings {
     pub admission_policy: AdmissionPolicy,
     /// The user namespace of services that name none, as of their newest revision.
     pub default_user_namespace: UserNamespace,
+    /// How long certificates of nodes and managers are valid that are issued from now on.
+    pub node_certificate_lifetime: Duration,
 }
 
 impl Default for ClusterSettings {
@@ -37,6 +47,7 @@ impl Default for ClusterSettings {
             verification: VerificationSettings::default(),
             admission_policy: AdmissionPolicy::default(),
             default_user_namespace: UserNamespace::default(),
+            node_certificate_lifetime: DEFAULT_NODE_CERTIFICATE_LIFETIME,
         }
     }
 }
@@ -56,6 +67,8 @@ pub struct ClusterSettingsChange {
     pub admission_policy: Option<AdmissionPolicy>,
     /// See [`ClusterSettings::default_user_namespace`].
     pub default_user_namespace: Option<UserNamespace>,
+    /// See [`ClusterSettings::node_certificate_lifetime`].
+    pub node_certificate_lifetime: Option<Duration>,
     /// Address ranges that the cluster gets beside those that it has.
     pub range_add: Vec<Ipv4Net>,
 }
@@ -73,6 +86,7 @@ impl ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace,
+            node_certificate_lifetime,
             range_add: _,
         } = change;
         let changed = Self {
@@ -82,6 +96,7 @@ impl ClusterSettings {
             verification: self.verification.changed(verification),
             admission_policy: admission_policy.as_ref().unwrap_or(&self.admission_policy).clone(),
             default_user_namespace: default_user_namespace.unwrap_or(self.default_user_namespace),
+            node_certificate_lifetime: node_certificate_lifetime.unwrap_or(self.node_certificate_lifetime),
         };
         changed.validate().into_result(changed)
     }
@@ -94,6 +109,7 @@ impl ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace: _,
+            node_certificate_lifetime: lifetime,
         } = self;
         let ranges = [
             ("maxReplicasPerService", *max_replicas_per_service, 1..=MAX_REPLICAS),
@@ -107,6 +123,10 @@ impl ClusterSettings {
             )
         };
         let mut violations = Violations(outside.map(violation).collect());
+        if !(MIN_NODE_CERTIFICATE_LIFETIME..=MAX_NODE_CERTIFICATE_LIFETIME).contains(lifetime) {
+            let why = format!("{lifetime:?} is out of range; give 1h to 365d");
+            violations.add("nodeCertificateLifetime", why);
+        }
         verification.validate(&mut violations);
         violations.nest("admissionPolicy", admission_policy.validate());
         violations
@@ -131,7 +151,11 @@ mod tests {
         let change = ClusterSettingsChange { default_user_namespace: private, ..Default::default() };
         let isolated = after.changed(&change).unwrap();
         assert_eq!(isolated.default_user_namespace, UserNamespace::Private);
-        assert_eq!(isolated.changed(&ClusterSettingsChange::default()).unwrap(), isolated);
+        let hour = Some(Duration::from_secs(3600));
+        let change = ClusterSettingsChange { node_certificate_lifetime: hour, ..Default::default() };
+        let shorter = isolated.changed(&change).unwrap();
+        assert_eq!(shorter.node_certificate_lifetime, Duration::from_secs(3600));
+        assert_eq!(shorter.changed(&ClusterSettingsChange::default()).unwrap(), shorter);
     }
 
     #[test]
@@ -150,9 +174,16 @@ mod tests {
             refused(Some(1_000_001), None),
             "maxReplicasPerService: 1000001 is out of range; give 1 to 1000000"
         );
+        for lifetime in [Duration::from_secs(3599), MAX_NODE_CERTIFICATE_LIFETIME + Duration::from_secs(1)] {
+            let change =
+                ClusterSettingsChange { node_certificate_lifetime: Some(lifetime), ..Default::default() };
+            let refused = ClusterSettings::default().changed(&change).unwrap_err().to_string();
+            let expected = format!("nodeCertificateLifetime: {lifetime:?} is out of range; give 1h to 365d");
+            assert_eq!(refused, expected);
+        }
         let verification = VerificationChange {
             remove_after: Some(10_001),
-            timeout: Some(std::time::Duration::from_millis(999)),
+            timeout: Some(Duration::from_millis(999)),
             ..Default::default()
         };
         let change = ClusterSettingsChange { verification, ..Default::default() };

@@ -58,7 +58,9 @@ pub use ca::{
 };
 pub use canonical_image::CanonicalImage;
 pub use catalogue::{Catalogue, CatalogueService, Endpoint, PortName, ServicePort};
-pub use cluster_settings::{ClusterSettings, ClusterSettingsChange};
+pub use cluster_settings::{
+    ClusterSettings, ClusterSettingsChange, DEFAULT_NODE_CERTIFICATE_LIFETIME, MAX_NODE_CERTIFICATE_LIFETIME,
+};
 pub use data_plane::{DataPlane, WireGuardKey};
 pub use id::{
     ClusterId, Id, ManagerId, NodeId, SecretObjectId, ServiceId, TaskId, TokenId, UserId, VolumeId,

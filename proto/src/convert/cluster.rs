@@ -27,6 +27,7 @@ impl From<&ClusterSettings> for v1::ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace,
+            node_certificate_lifetime,
         } = settings;
         Self {
             max_replicas_per_service: Some(*max_replicas_per_service),
@@ -36,6 +37,7 @@ impl From<&ClusterSettings> for v1::ClusterSettings {
             verification: Some(verification.to_wire()),
             admission_policy: Some(admission_policy.to_wire()),
             default_user_namespace: Some(default_user_namespace.to_wire()),
+            node_certificate_lifetime_ms: Some(node_certificate_lifetime.to_wire()),
         }
     }
 }
@@ -49,6 +51,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace,
+            node_certificate_lifetime,
             range_add,
         } = change;
         Self {
@@ -59,6 +62,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             verification: or_default::to_wire(verification),
             admission_policy: admission_policy.to_wire(),
             default_user_namespace: default_user_namespace.to_wire(),
+            node_certificate_lifetime_ms: node_certificate_lifetime.to_wire(),
         }
     }
 }
@@ -77,12 +81,15 @@ impl WireForm<v1::ClusterSettings> for ClusterSettingsChange {
             verification,
             admission_policy,
             default_user_namespace,
+            node_certificate_lifetime_ms,
         } = wire;
         let range_add = read_field("rangeAdd", range_add)?;
         let data_plane = read_field("dataPlane", data_plane)?;
         let verification = or_default::from_wire(verification)?;
         let admission_policy = read_field("admissionPolicy", admission_policy)?;
         let default_user_namespace = read_field("defaultUserNamespace", default_user_namespace)?;
+        let node_certificate_lifetime =
+            read_field("nodeCertificateLifetimeMs", node_certificate_lifetime_ms)?;
         Ok(Self {
             max_replicas_per_service,
             task_history_limit,
@@ -90,6 +97,7 @@ impl WireForm<v1::ClusterSettings> for ClusterSettingsChange {
             verification,
             admission_policy,
             default_user_namespace,
+            node_certificate_lifetime,
             range_add,
         })
     }

@@ -126,7 +126,7 @@ impl Node {
         self.manager.requests.lock().unwrap().len()
     }
 
-    /// Starts the renewal. The node has another one of the same certificate from then on.
+    /// Runs the renewal of its certificate in the background.
     fn start(&self) -> (Shutdown, BackgroundTasks) {
         let CertificateRenewal { store, live, trust, desired_state, expired, dial, random, clock } =
             &self.renewal;

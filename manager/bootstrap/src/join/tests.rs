@@ -1,7 +1,8 @@
 use std::fs;
 use std::time::SystemTime;
 
-use warren_security::{CertificateRequest, Identity};
+use warren_security::CertificateRequest;
+use warren_types::NodeRole;
 
 use super::super::member_identity::LocalMemberStatus;
 use super::*;
@@ -34,14 +35,14 @@ impl ClusterFixture {
         self.authority.cluster().parse().unwrap()
     }
 
-    fn sign(&self, key: &PrivateKey, role: Role) -> String {
+    fn sign(&self, key: &PrivateKey, role: NodeRole) -> String {
         let request = CertificateRequest::parse(&CertificateRequest::create(key).unwrap()).unwrap();
-        let identity = Identity::new(self.authority.cluster(), role, request.node_id().to_string()).unwrap();
-        self.authority.sign(&identity, &request, SystemTime::now()).unwrap()
+        let lifetime = Role::from(role).validity();
+        self.authority.sign_node(role, &request, SystemTime::now(), lifetime).unwrap()
     }
 
     fn admit(&self, key: &PrivateKey) -> Result<Admission, InvalidAdmission> {
-        let (certificate, authority) = (self.sign(key, Role::Manager), self.authority.to_pem());
+        let (certificate, authority) = (self.sign(key, NodeRole::Manager), self.authority.to_pem());
         let content_key = &self.secret_object_key;
         let offer = JoinOffer {
             certificate: &certificate,
@@ -105,7 +106,7 @@ fn foreign_admission_stores_nothing() {
     let (key, stranger) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let roots = cluster.authority.roots();
     let (authority, foreign) = (cluster.authority.to_pem(), other.authority.to_pem());
-    let own = cluster.sign(&key, Role::Manager);
+    let own = cluster.sign(&key, NodeRole::Manager);
     let good = JoinOffer {
         certificate: &own,
         authority: &authority,
@@ -121,17 +122,17 @@ fn foreign_admission_stores_nothing() {
         InvalidAdmission::AuthorityMismatch
     ));
     assert!(matches!(refused(JoinOffer { authority: "x", ..good }), InvalidAdmission::AuthorityKey(_)));
-    let of_other = other.sign(&key, Role::Manager);
+    let of_other = other.sign(&key, NodeRole::Manager);
     assert!(matches!(
         refused(JoinOffer { certificate: &of_other, ..good }),
         InvalidAdmission::Certificate(_)
     ));
-    let of_stranger = cluster.sign(&stranger, Role::Manager);
+    let of_stranger = cluster.sign(&stranger, NodeRole::Manager);
     assert!(matches!(
         refused(JoinOffer { certificate: &of_stranger, ..good }),
         InvalidAdmission::Certificate(_)
     ));
-    let of_worker = cluster.sign(&key, Role::Worker);
+    let of_worker = cluster.sign(&key, NodeRole::Worker);
     assert!(matches!(
         refused(JoinOffer { certificate: &of_worker, ..good }),
         InvalidAdmission::IdentityMismatch { .. }

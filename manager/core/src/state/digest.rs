@@ -155,6 +155,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
                 verification,
                 admission_policy,
                 default_user_namespace,
+                node_certificate_lifetime: lifetime,
             },
         ca_rotation,
         unlock_key,
@@ -190,7 +191,10 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let known = extension(known, 6, policy);
     let known = extension(known, 7, unlock_key.as_deref().map_or(0, self::unlock_key));
     let known = extension(known, 8, key_rotation.as_deref().map_or(0, self::key_rotation));
-    extension(known, 9, user_namespace_word(*default_user_namespace))
+    let known = extension(known, 9, user_namespace_word(*default_user_namespace));
+    let is_default = *lifetime == ClusterSettings::default().node_certificate_lifetime;
+    let lifetime = list([lifetime.as_secs(), lifetime.subsec_nanos().into()].into_iter());
+    extension(known, 10, if is_default { 0 } else { lifetime })
 }
 
 fn user_namespace_word(namespace: UserNamespace) -> u64 {

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    Assignment, AssignmentVersion, Id, Node, NodeId, NodeName, NodeSettings, RetainedLog, SealedUnlockKey,
-    Service, ServiceId, ServiceMode, ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId,
-    VolumeAssignment, VolumeName,
+    Assignment, AssignmentVersion, DEFAULT_NODE_CERTIFICATE_LIFETIME, Id, Node, NodeId, NodeName,
+    NodeSettings, RetainedLog, SealedUnlockKey, Service, ServiceId, ServiceMode, ServiceName, Task,
+    TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment, VolumeName,
 };
 
 pub use self::users::KeyHolder;
@@ -30,6 +30,12 @@ impl State {
     /// What managers lock the keys on their disks with; `None` while autolock is off.
     pub fn unlock_key(&self) -> Option<&SealedUnlockKey> {
         self.cluster.as_ref()?.unlock_key.as_deref()
+    }
+
+    /// How long certificates of nodes and managers are valid that are issued now.
+    pub fn node_certificate_lifetime(&self) -> Duration {
+        let settings = self.cluster.as_ref().map(|cluster| cluster.settings.node_certificate_lifetime);
+        settings.unwrap_or(DEFAULT_NODE_CERTIFICATE_LIFETIME)
     }
 
     /// Services by name, from the first after `last`; all of them for `None`. `take` a page, and continue

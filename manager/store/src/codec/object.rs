@@ -174,6 +174,9 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.unlock_key = cluster.unlock_key.to_wire();
         stored.key_rotation = cluster.key_rotation.to_wire();
         stored.default_user_namespace = unless_host(cluster.settings.default_user_namespace).to_wire();
+        let lifetime = cluster.settings.node_certificate_lifetime;
+        let is_default = lifetime == ClusterSettings::default().node_certificate_lifetime;
+        stored.node_certificate_lifetime_ms = if is_default { 0 } else { lifetime.to_wire() };
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
         let is_default = max_replicas == ClusterSettings::default().max_replicas_per_service;
@@ -214,6 +217,10 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                     stored.default_user_namespace,
                 )?
                 .unwrap_or_default(),
+                node_certificate_lifetime: match stored.node_certificate_lifetime_ms {
+                    0 => ClusterSettings::default().node_certificate_lifetime,
+                    given => Duration::from_millis(given),
+                },
             },
             ca_rotation: read_field("cluster.caRotation", stored.ca_rotation)?,
             unlock_key: read_field("cluster.unlockKey", stored.unlock_key)?,

@@ -73,7 +73,7 @@ fn serial_numbers_differ_even_for_one_key() {
     let (authority, key) = (authority(), PrivateKey::generate().unwrap());
     let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
     let serial = || {
-        let pem = authority.sign(&identity(Role::Worker), &request, at(NOW)).unwrap();
+        let pem = authority.sign_node(NodeRole::Worker, &request, at(NOW), Duration::MAX).unwrap();
         with_certificate(&pem, |certificate| certificate.raw_serial().to_vec())
     };
     assert_ne!(serial(), serial());
@@ -86,9 +86,10 @@ fn a_request_gives_its_key_and_nothing_else() {
     greedy.distinguished_name = identity(Role::Manager).subject();
     let greedy = greedy.serialize_request(&*key.pair().unwrap()).unwrap().pem().unwrap();
     let request = CertificateRequest::parse(&greedy).unwrap();
-    let certificate = authority.sign(&identity(Role::Worker), &request, at(NOW)).unwrap();
+    let certificate = authority.sign_node(NodeRole::Worker, &request, at(NOW), Duration::MAX).unwrap();
+    let id = key.node_id().unwrap().to_string();
     let issued = Credentials::new(certificate, key).unwrap();
-    assert_eq!(issued.identity(), &identity(Role::Worker));
+    assert_eq!(issued.identity(), &Identity::new(CLUSTER, Role::Worker, id).unwrap());
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn node_id_depends_only_on_the_key() {
             authority.roots().check_issued(&issued).unwrap();
         }
         let pem = authority.sign_node(role, &request, at(NOW), Duration::MAX).unwrap();
-        assert_eq!(Credentials::new(pem, key.clone()).unwrap().expires_at(), at(NOW + 90 * DAY));
+        assert_eq!(Credentials::new(pem, key.clone()).unwrap().expires_at(), at(NOW + 365 * DAY));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Certificates of nodes, and how a machine leaves the cluster.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tonic::{Code, Status};
 use warren_client::Error;
@@ -11,7 +12,7 @@ use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::{Problem, v1};
 use warren_security::{ConnectError, Credentials, Role};
 use warren_testkit::wait::eventually_async;
-use warren_types::{PublicKeyHash, Timestamp};
+use warren_types::{ClusterSettingsChange, PublicKeyHash, Timestamp};
 
 use crate::dial::{accepts, until_accepted};
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
@@ -56,6 +57,19 @@ async fn a_node_renews_its_certificate_under_its_own_name() {
     ScriptedWorker::dial_as(&world, &after).await;
     let refused = Problem::from(&renew(&world, "none".to_owned()).await.unwrap_err());
     assert_eq!(refused.violations.0[0].path, "certificateRequest");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_of_nodes_have_the_lifetime_that_is_set() {
+    let world = ManagerFixture::new().await;
+    let hour = Duration::from_secs(3600);
+    let change = ClusterSettingsChange { node_certificate_lifetime: Some(hour), ..Default::default() };
+    world.admin().await.cluster().update(&change, None, None).await.unwrap();
+    let machine = JoiningMachine::new("n2");
+    let joined = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    let renewed = renew(&world, machine.request()).await.unwrap();
+    let renewed = Credentials::new(renewed, machine.key.clone()).unwrap();
+    assert_eq!([joined.lifetime(), renewed.lifetime()], [hour; 2]);
 }
 
 /// A stolen certificate must not become one for a key of the thief, nor an earlier key that of a node again.

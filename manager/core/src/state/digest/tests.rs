@@ -396,6 +396,8 @@ fn every_cluster_field_changes_hash() {
         |c| c.settings.admission_policy.signatures = vec![signature_rule(1)],
         |c| c.settings.admission_policy.signatures = vec![signature_rule(2)],
         |c| c.settings.default_user_namespace = UserNamespace::Private,
+        |c| c.settings.node_certificate_lifetime = Duration::from_secs(1),
+        |c| c.settings.node_certificate_lifetime = Duration::from_millis(1),
         |c| c.ca_rotation = Some(rotation(|_| {}).into()),
         |c| c.ca_rotation = Some(rotation(|r| r.digest = CaDigest::from_bytes([2; 32])).into()),
         |c| c.ca_rotation = Some(rotation(|r| r.sealed.size = 2).into()),

@@ -374,6 +374,7 @@ fn ends() -> Vec<(&'static str, Command)> {
             }],
         }),
         default_user_namespace: Some(UserNamespace::Private),
+        node_certificate_lifetime: Some(Duration::from_secs(30 * 24 * 60 * 60)),
     };
     let zones = vec![NewTask { label_value: Some("a".into()), ..new_task(1) }];
     let results = vec![NodeCheckResult::new("gpu", NodeCheckOutcome::Failed, "exited with code 1")];

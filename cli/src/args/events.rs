@@ -18,10 +18,10 @@ prints one object per line, and -o wide the index.";
 const WHY_NOTES: &str = "\
 Each line is a cause of the line above it, with what was observed and what to do. NAME is also an id or a prefix of \
 one, or SERVICE.SLOT for a task; if objects of several kinds have that name, give the kind: service/web. \
-certificate/NAME explains the certificate of a manager, a node or a user; NAME is also the id of a removed machine, the \
-name of a removed user, or the first 8 digits of a key; if several have it, give the kind: certificate/user/ann. The \
-exit code is 0 if the object is as desired or on its way, 1 if something is wrong, 3 if it does not exist. -o json and \
--o yaml print the same with stable codes.";
+certificate/NAME explains the certificate of a manager, a node or a user; NAME is also the id of a removed machine, \
+the name of a removed user, or the first 8 digits of a key; if several have it, give the kind: certificate/user/ann. \
+The exit code is 0 if the object is as desired or on its way, 1 if something is wrong, 3 if it does not exist. -o \
+json and -o yaml print the same with stable codes.";
 
 /// An object or a kind of objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -200,6 +200,7 @@ impl From<v1::NodeUsage> for NodeUsageView {
             condition_messages: conditions,
             conditions: _,
             certificate_expires_at: _,
+            certificate_issued_at: _,
         } = wire;
         Self {
             cpu: MilliCpu(cpu_milli).to_string(),
@@ -341,6 +342,7 @@ mod tests {
             condition_messages: vec!["the disk is full".into()],
             conditions: vec![v1::NodeCondition::DiskPressure.into()],
             certificate_expires_at: Some(90 * 86_400_000),
+            certificate_issued_at: Some(0),
         };
         let description = v1::NodeDescription {
             resources: Some(v1::Resources { cpu_milli: 2000, memory_bytes: 8 << 30 }),

@@ -68,20 +68,22 @@ impl Api {
         for node in nodes {
             let Some(usage) = self.node_usage(&reports, node) else { continue };
             found.conditions.insert(node, usage.condition_messages);
-            let expires_at = usage.certificate_expires_at.map(Timestamp);
-            found.node_certificates.insert(node, CertificateReport { expires_at, renewal_error: None });
+            let validity = usage.certificate_issued_at.zip(usage.certificate_expires_at);
+            let validity = validity.map(|(start, end)| Timestamp(start)..Timestamp(end));
+            found.node_certificates.insert(node, CertificateReport { validity, renewal_error: None });
         }
         found
     }
 
     /// Adds when the certificates of managers end, and the failures of renewals.
     async fn observe_certificates(&self, state: &State, found: &mut Observations) {
-        let (ends, listed) = tokio::join!(self.certificate_ends(state), self.all_background_tasks());
+        let (certificates, listed) =
+            tokio::join!(self.manager_certificates(state), self.all_background_tasks());
         let failures = RenewalFailures::of(listed.background_tasks);
         for member in state.members() {
-            let expires_at = ends.get(&member.member_id).copied();
+            let validity = certificates.get(&member.member_id).cloned();
             let renewal_error = failures.managers.get(member.name.as_str()).cloned();
-            let report = CertificateReport { expires_at, renewal_error };
+            let report = CertificateReport { validity, renewal_error };
             found.manager_certificates.insert(member.manager_id, report);
         }
         for (id, report) in &mut found.node_certificates {

@@ -11,6 +11,7 @@ mod task;
 mod worker_reason;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use warren_types::{ManagerId, NodeId, Task, TaskId, Timestamp};
 
@@ -155,8 +156,8 @@ pub struct LastCheck {
 /// What a machine reported of its certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateReport {
-    /// When it ends; `None` if the machine has not said so.
-    pub expires_at: Option<Timestamp>,
+    /// When it was issued, and when it ends; `None` if the machine has not said so.
+    pub validity: Option<Range<Timestamp>>,
     /// The error of its last renewal, if that failed.
     pub renewal_error: Option<String>,
 }

@@ -3,8 +3,9 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -33,16 +34,16 @@ pub struct ReloadableCertificate {
 
 struct CurrentCertificate {
     identity: Identity,
-    expires_at: Timestamp,
+    validity: Range<Timestamp>,
     certified: Arc<CertifiedKey>,
 }
 
 impl CurrentCertificate {
     fn of(credentials: &Credentials) -> Arc<Self> {
-        let end = credentials.expires_at().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = |time: SystemTime| Timestamp(0) + time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Arc::new(Self {
             identity: credentials.identity().clone(),
-            expires_at: Timestamp(0) + end,
+            validity: at(credentials.issued_at())..at(credentials.expires_at()),
             certified: credentials.certified(),
         })
     }
@@ -64,9 +65,9 @@ impl ReloadableCertificate {
         self.current.load().identity.clone()
     }
 
-    /// When the certificate that is shown ends.
-    pub fn expires_at(&self) -> Timestamp {
-        self.current.load().expires_at
+    /// When the certificate that is shown was issued, and when it ends.
+    pub fn validity(&self) -> Range<Timestamp> {
+        self.current.load().validity.clone()
     }
 
     fn current_key(&self) -> Option<Arc<CertifiedKey>> {

@@ -3,14 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{MemberId, NodeId, PublicKeyHash, SealedData, Timestamp};
-
-/// How long the certificates of managers and nodes are valid.
-pub const MACHINE_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
 const DIGITS: usize = 64;
 

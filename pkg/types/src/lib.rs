@@ -53,9 +53,7 @@ pub use assignment::{
 };
 pub use autolock::{ParseUnlockKeyIdError, SealedUnlockKey, UnlockKeyId};
 pub use boxed_default::BoxedDefault;
-pub use ca::{
-    CaDigest, CaHolder, CaPhase, CaRotation, MACHINE_CERTIFICATE_LIFETIME, MAX_PREDECESSORS, ParseDigestError,
-};
+pub use ca::{CaDigest, CaHolder, CaPhase, CaRotation, MAX_PREDECESSORS, ParseDigestError};
 pub use canonical_image::CanonicalImage;
 pub use catalogue::{Catalogue, CatalogueService, Endpoint, PortName, ServicePort};
 pub use cluster_settings::{

@@ -192,6 +192,7 @@ fn background_task_to_wire(status: BackgroundTaskStatus) -> v1::BackgroundTask {
 fn usage(context: &SessionContext) -> v1::NodeUsage {
     let usage = context.meter.latest();
     context.disk_pressure.observe(usage.disk);
+    let certificate = context.certificate.validity();
     v1::NodeUsage {
         cpu_milli: usage.cpu.0,
         memory_bytes: usage.memory.map_or(0, |memory| memory.used.0),
@@ -204,6 +205,7 @@ fn usage(context: &SessionContext) -> v1::NodeUsage {
             .into_iter()
             .map(|kind| v1::NodeCondition::from(kind).into())
             .collect(),
-        certificate_expires_at: Some(context.certificate.expires_at().0),
+        certificate_issued_at: Some(certificate.start.0),
+        certificate_expires_at: Some(certificate.end.0),
     }
 }

@@ -1,6 +1,7 @@
 //! Collects the status of all managers and formats it for users.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -55,6 +56,7 @@ impl Api {
     pub(crate) fn own_status(&self) -> v1::StatusResponse {
         let (published, why) = (self.store.read(), self.membership_wait.read());
         let PublishedState { state, index, role, write_stall, durability, .. } = &*published;
+        let certificate = self.certificate.validity();
         let peer = |peer: &PeerProgress| {
             let PeerProgress { id, matched, active, silent: _ } = *peer;
             v1::PeerStatus { member_id: id, matched, active }
@@ -83,7 +85,8 @@ impl Api {
                 true => self.key_files.unlock_key().map(|UnlockKeyId(id)| id),
                 false => Some(0),
             },
-            certificate_expires_at: Some(self.certificate.expires_at().0),
+            certificate_issued_at: Some(certificate.start.0),
+            certificate_expires_at: Some(certificate.end.0),
         }
     }
 
@@ -96,13 +99,14 @@ impl Api {
         others.map(|member| member.name.to_string()).collect()
     }
 
-    /// When the certificates of the managers that reply end.
-    pub(crate) async fn certificate_ends(&self, state: &State) -> BTreeMap<MemberId, Timestamp> {
+    /// When the certificates of the managers that reply were issued, and when they end.
+    pub(crate) async fn manager_certificates(&self, state: &State) -> BTreeMap<MemberId, Range<Timestamp>> {
         let statuses = self.manager_statuses(state).await;
-        let replies = statuses.replies.into_iter();
-        replies
-            .filter_map(|(member, reply)| Some((member, Timestamp(reply.certificate_expires_at?))))
-            .collect()
+        let validity = |reply: &v1::StatusResponse| {
+            Some(Timestamp(reply.certificate_issued_at?)..Timestamp(reply.certificate_expires_at?))
+        };
+        let replies = statuses.replies.iter();
+        replies.filter_map(|(member, reply)| Some((*member, validity(reply)?))).collect()
     }
 
     /// Starts the periodic comparison of the state digests of all managers.

@@ -6,41 +6,38 @@
 mod holder;
 mod user;
 
+use std::ops::Range;
 use std::time::Duration;
 
-use warren_types::{
-    CaPhase, MACHINE_CERTIFICATE_LIFETIME, ManagerId, Member, Node, NodeId, NodeRole, NodeStatus, Timestamp,
-};
+use warren_types::{CaPhase, ManagerId, Member, Node, NodeId, NodeRole, NodeStatus, Timestamp};
 
 pub use self::holder::CertificateHolder;
-use super::{Cause, CertificateReport, Inquiry, Severity};
+use super::{Cause, CertificateReport, Inquiry, Severity, count};
 
-/// A renewal is due once less than this is left.
-const RENEWAL_BEGINS: Duration = Duration::from_secs(MACHINE_CERTIFICATE_LIFETIME.as_secs() / 3);
-/// A machine that is connected has renewed its certificate before less than this is left.
-const RENEWAL_ENDS: Duration = Duration::from_secs(MACHINE_CERTIFICATE_LIFETIME.as_secs() / 4);
-/// How much longer it may take: machines look once an hour, and retry a failed renewal.
-const RENEWAL_TOLERANCE: Duration = Duration::from_secs(6 * 60 * 60);
+/// How much longer than expected a renewal may take at most: nodes look once an hour, and retry a failed renewal.
+const MAX_RENEWAL_TOLERANCE: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// What renews the certificate of a machine.
 #[derive(Clone, Copy)]
 enum Renewal<'a> {
     /// The manager on the machine issues it, also when it starts.
     Manager,
-    /// The agent at this address gets it from a manager, with the certificate that it has.
+    /// The agent at this address gets it from a manager, with its key.
     Agent { address: &'a str },
 }
 
 impl Renewal<'_> {
-    /// How a machine gets a certificate whose own one has expired.
+    /// What to do if a machine that runs has not renewed a certificate that has expired.
     fn mend_expired(self) -> String {
         match self {
             Self::Manager => {
-                "restart the manager on its machine: it issues another certificate when it starts".to_owned()
+                let action = "check the clock of its machine, and read its log: a manager issues another certificate \
+                              within a minute, and when it starts";
+                action.to_owned()
             }
             Self::Agent { address } => format!(
-                "join the machine at {address} again, with its data directory; it stays the same node: \
-                 `warren token create --role worker` prints the command"
+                "check the clock of the machine at {address}, and read the log of its agent: it renews the certificate \
+                 with its key, also one that has expired"
             ),
         }
     }
@@ -86,22 +83,20 @@ impl Inquiry<'_> {
             NodeRole::Worker => Renewal::Agent { address: &node.description.address },
         };
         let cause = match (node.status, self.observations.node_certificates.get(&node.id)) {
-            (NodeStatus::Ready, Some(CertificateReport { expires_at: Some(end), renewal_error })) => {
-                self.validity(&who, renewal, *end, renewal_error.as_deref())
+            (NodeStatus::Ready, Some(CertificateReport { validity: Some(validity), renewal_error })) => {
+                self.validity(&who, renewal, validity, renewal_error.as_deref())
             }
             (NodeStatus::Ready, _) => Cause::waiting(
                 "certificate-not-reported",
                 format!("{who} has not told the managers yet when its certificate expires"),
             )
             .evidence("its agent says so with each heartbeat, to the manager of its session"),
-            (NodeStatus::Down, _) => {
-                let at = node.status_since;
-                self.bounds(node, renewal, (at + RENEWAL_ENDS, at + MACHINE_CERTIFICATE_LIFETIME))
-            }
-            (NodeStatus::Unknown, _) => {
-                let end = node.created_at + MACHINE_CERTIFICATE_LIFETIME;
-                self.bounds(node, renewal, (end, end))
-            }
+            (NodeStatus::Down | NodeStatus::Unknown, _) => Cause::ok(
+                "certificate-not-reported",
+                format!("{who} is not connected, and does not report when its certificate expires"),
+            )
+            .evidence("one that has expired is renewed when the machine runs again, without a token")
+            .action(format!("`warren why node/{}` says why it is not connected", node.name)),
         };
         let key = match &node.key {
             Some(key) => format!("for the key {}, which the cluster lists", holder::shown_key(key)),
@@ -115,37 +110,6 @@ impl Inquiry<'_> {
             .with_worst_severity()
     }
 
-    /// A node without a session, whose certificate ends within these times.
-    fn bounds(&self, node: &Node, renewal: Renewal<'_>, (earliest, latest): (Timestamp, Timestamp)) -> Cause {
-        let name = &node.name;
-        let known = match earliest == latest {
-            true => format!("the certificate with which it joined ends at {latest}"),
-            false => format!(
-                "the one that it had when it was last connected ends between {earliest} and {latest}: managers do not \
-                 record when"
-            ),
-        };
-        if matches!(renewal, Renewal::Manager) || self.now < earliest {
-            let sentence =
-                format!("node {name} is not connected, and does not report when its certificate expires");
-            return Cause::ok("certificate-not-reported", sentence)
-                .evidence(known)
-                .action(format!("`warren why node/{name}` says why it is not connected"));
-        }
-        let cause = match self.now < latest {
-            true => Cause::problem(
-                "certificate-may-have-expired",
-                format!("node {name} has been away for so long that its certificate may have expired"),
-            )
-            .since(earliest),
-            false => {
-                Cause::problem("certificate-expired", format!("the certificate of node {name} has expired"))
-                    .since(latest)
-            }
-        };
-        cause.evidence(known).action(renewal.mend_expired())
-    }
-
     fn manager_certificate(&self, member: &Member) -> Cause {
         let who = format!("manager {}", member.name);
         let report = self.observations.manager_certificates.get(&member.manager_id);
@@ -156,18 +120,15 @@ impl Inquiry<'_> {
                     .evidence("the key of the administrator of its machine is revoked already")
                     .action("`warren manager ls` says what its removal waits for");
             }
-            Some(CertificateReport { expires_at: Some(end), renewal_error }) => {
-                self.validity(&who, Renewal::Manager, *end, renewal_error.as_deref())
+            Some(CertificateReport { validity: Some(validity), renewal_error }) => {
+                self.validity(&who, Renewal::Manager, validity, renewal_error.as_deref())
             }
             _ => {
                 let sentence =
                     format!("{who} does not answer, so that it is not known when its certificate expires");
                 Cause::problem("certificate-not-reported", sentence)
                     .evidence("each manager knows when its own certificate expires, and is asked for it")
-                    .action(format!(
-                        "check that it runs, and read its log; {}",
-                        Renewal::Manager.mend_expired()
-                    ))
+                    .action("check that it runs, and read its log")
             }
         };
         let key = format!("for the key from which its id {} is derived", member.manager_id);
@@ -183,9 +144,16 @@ impl Inquiry<'_> {
     }
 
     /// A certificate of a machine that is connected.
-    fn validity(&self, who: &str, renewal: Renewal<'_>, end: Timestamp, error: Option<&str>) -> Cause {
-        let left = end.saturating_since(self.now);
-        let (begins, ends) = (before(end, RENEWAL_BEGINS), before(end, RENEWAL_ENDS));
+    fn validity(
+        &self,
+        who: &str,
+        renewal: Renewal<'_>,
+        validity: &Range<Timestamp>,
+        error: Option<&str>,
+    ) -> Cause {
+        let Range { start, end } = *validity;
+        let (lifetime, left) = (end.saturating_since(start), end.saturating_since(self.now));
+        let (begins, ends) = (before(end, lifetime / 3), before(end, lifetime / 4));
         let failed = error.map(|error| format!("its renewal fails: {error}")).unwrap_or_default();
         if left.is_zero() {
             let sentence = format!("the certificate of {who} has expired: new connections are refused");
@@ -202,20 +170,33 @@ impl Inquiry<'_> {
                 .evidence(valid)
                 .action("correct what the error names on its machine; the renewal is repeated by itself");
         }
-        if left + RENEWAL_TOLERANCE < RENEWAL_ENDS {
+        if left + MAX_RENEWAL_TOLERANCE.min(lifetime / 12) < lifetime / 4 {
             let sentence = format!("the certificate of {who} was not renewed in time");
             return Cause::problem("renewal-overdue", sentence).since(ends).evidence(valid).action(
                 "check the clock of its machine, and read the log there; `warren cluster background-tasks` has the \
                  last renewal",
             );
         }
-        if left < RENEWAL_BEGINS {
+        let next = self.next_lifetime(lifetime);
+        if left < lifetime / 3 {
             return Cause::waiting("renewal-due", format!("the certificate of {who} is renewed by {ends}"))
                 .since(begins)
-                .evidence(valid);
+                .evidence(valid)
+                .evidence(next);
         }
         Cause::ok("certificate-valid", format!("the certificate of {who} is valid until {end}"))
             .evidence(format!("it is renewed between {begins} and {ends}"))
+            .evidence(next)
+    }
+
+    /// The lifetime of the next certificate, if the setting was changed since this one was issued.
+    fn next_lifetime(&self, lifetime: Duration) -> String {
+        let hours = |lifetime: Duration| count(lifetime.as_secs() / 3600, "hour");
+        let (issued, next) = (hours(lifetime), hours(self.state.node_certificate_lifetime()));
+        match issued == next {
+            true => String::new(),
+            false => format!("it was issued for {issued}, and the next one is for {next}"),
+        }
     }
 
     /// Which authority has issued the certificate, as far as that is known.

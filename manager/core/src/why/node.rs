@@ -15,7 +15,6 @@ impl Inquiry<'_> {
                 return Cause::problem("never-connected", sentence)
                     .since(node.created_at)
                     .evidence(format!("its address is {}", node.description.address))
-                    .because(self.certificate_problem(node))
                     .action("start its agent (`warren worker run`), and check that it reaches the managers");
             }
             NodeStatus::Down => return self.down_node(node),
@@ -58,7 +57,7 @@ impl Inquiry<'_> {
             true => cause,
             false => cause.evidence(format!("it still has the tasks {}", listed(&lost))),
         };
-        cause.because(self.certificate_problem(node)).action(format!(
+        cause.action(format!(
             "check that the machine at {address} runs, that its agent runs there, and that it reaches the managers; \
              if it is gone for good: `warren node rm {name}`"
         ))

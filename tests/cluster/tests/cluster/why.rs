@@ -64,9 +64,13 @@ async fn certificates_are_explained() {
     let client = world.local().await;
     let worker = ScriptedWorker::dial(&world).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let end = now + Duration::from_secs(10 * 24 * 60 * 60);
-    let certificate_expires_at = Some(u64::try_from(end.as_millis()).unwrap());
-    let usage = Some(v1::NodeUsage { certificate_expires_at, ..Default::default() });
+    let day = Duration::from_secs(24 * 60 * 60);
+    let millis = |at: Duration| Some(u64::try_from(at.as_millis()).unwrap());
+    let usage = Some(v1::NodeUsage {
+        certificate_issued_at: millis(now - day * 80),
+        certificate_expires_at: millis(now + day * 10),
+        ..Default::default()
+    });
     worker.send(Say::Heartbeat(v1::Heartbeat { usage, ..Default::default() })).await;
     let cause = eventually_async(WAIT_DEADLINE, "the renewal that is overdue", || async {
         let answer = client.cluster().why("certificate", "n1").await.map_err(|error| error.to_string())?;

@@ -207,6 +207,20 @@ async fn disconnection_counts_from_last_frame() {
     drop((stopped, session));
 }
 
+#[tokio::test(start_paused = true)]
+async fn silent_manager_is_dropped_three_seconds_after_sync() {
+    let (node, mut manager) = TestNode::start(DesiredState::default());
+    let mut session = manager.next_welcomed_session().await;
+    let first = |frame: &FromWorker| matches!(frame, FromWorker::Sync(_)).then_some(());
+    session.next_matching(first).await;
+    let asked = Instant::now();
+    session.wait_until_ended().await;
+    assert_eq!(asked.elapsed().as_secs(), periodic::SILENCE_TIMEOUT.as_secs());
+    let mut next = manager.next_welcomed_session().await;
+    assert_eq!(sync(&mut next).await, initial_version());
+    assert!(*node.context.is_connected.borrow());
+}
+
 #[test]
 fn departed_managers_are_accepted_in_every_other_round() {
     let mut round = FailedRound::default();

@@ -5,13 +5,16 @@ use warren_core::why::{CertificateHolder, CertificateReport};
 use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// 90 days.
+const LIFETIME_MS: u64 = 90 * 24 * 60 * 60 * 1000;
 const HASH: TokenHash = TokenHash([3; 32]);
 const KEY: PublicKeyHash = PublicKeyHash([0x3f; 32]);
 const OTHER_KEY: PublicKeyHash = PublicKeyHash([0x7a; 32]);
 
 fn report(expires_at: Timestamp, error: &str) -> CertificateReport {
     let renewal_error = Some(error.to_owned()).filter(|error| !error.is_empty());
-    CertificateReport { expires_at: Some(expires_at), renewal_error }
+    let issued_at = Timestamp(expires_at.0 - LIFETIME_MS);
+    CertificateReport { validity: Some(issued_at..expires_at), renewal_error }
 }
 
 /// What node 1 and manager 1 report.
@@ -110,9 +113,9 @@ fn machines_tell_how_far_the_renewal_is() {
         check_observed(&world, &observed, "node/node-1", node, &shown, &[]);
     }
     let expired = reporting(world.now, "");
-    let mend = ["warren token create --role worker", "it stays the same node"];
+    let mend = ["check the clock of the machine at", "also one that has expired"];
     check_observed(&world, &expired, "certificate/node-1", Problem, "certificate-expired", &mend);
-    let mend = ["restart the manager"];
+    let mend = ["check the clock of its machine"];
     check_observed(&world, &expired, "certificate/m1", Problem, "certificate-expired", &mend);
     let unknown = "certificate-not-reported";
     check(&world, "certificate/node-1", Waiting, unknown, &["with each heartbeat"]);
@@ -120,28 +123,38 @@ fn machines_tell_how_far_the_renewal_is() {
 }
 
 #[test]
-fn nodes_that_are_away_have_bounds() {
+fn renewals_are_judged_by_the_lifetime_of_the_certificate() {
+    let mut world = cluster(1);
+    let change = ClusterSettingsChange { node_certificate_lifetime: Some(DAY * 30), ..Default::default() };
+    world.accept(Command::UpdateCluster { version: None, change, at: world.now });
+    // Issued for 90 days.
+    let observed = reporting(world.now + DAY * 60, "");
+    let next = "it was issued for 2160 hours, and the next one is for 720 hours";
+    check_observed(&world, &observed, "certificate/node-1", Fine, "certificate-valid", &[next]);
+    let minute = Duration::from_secs(60);
+    for (left, severity, code) in [
+        (minute * 30, Fine, "certificate-valid"),
+        (minute * 18, Waiting, "renewal-due"),
+        (minute * 6, Problem, "renewal-overdue"),
+    ] {
+        let end = world.now + left;
+        let validity = Some(Timestamp(end.0 - 3_600_000)..end);
+        let certificate = CertificateReport { validity, renewal_error: None };
+        let node_certificates = [(node_id(1), certificate)].into();
+        let observed = Observations { node_certificates, ..Observations::default() };
+        check_observed(&world, &observed, "certificate/node-1", severity, code, &[]);
+    }
+}
+
+#[test]
+fn nodes_that_are_away_renew_when_they_return() {
     let mut world = cluster(1);
     world.set_down(1);
+    world.advance_time(DAY * 100);
     let unknown = "certificate-not-reported";
-    let bounds = "ends between 2026-12-13T02:30:00Z and 2027-02-18T14:30:00Z: managers do not record when";
-    check(&world, "certificate/node-1", Fine, unknown, &[bounds, "warren why node/node-1"]);
+    let shown = ["renewed when the machine runs again", "warren why node/node-1"];
+    check(&world, "certificate/node-1", Fine, unknown, &shown);
     check(&world, "node/node-1", Problem, "node-down", &[]);
-    world.advance_time(DAY * 23);
-    let maybe = "certificate-may-have-expired";
-    check(&world, "certificate/node-1", Problem, maybe, &["warren token create --role worker"]);
-    check(&world, "node/node-1", Problem, &format!("node-down({maybe})"), &[]);
-    world.advance_time(DAY * 68);
-    let certain = "certificate-expired";
-    check(&world, "certificate/node-1", Problem, certain, &["warren token create --role worker"]);
-    check(&world, "node/node-1", Problem, &format!("node-down({certain})"), &[]);
-    let (id, at) = (node_id(7), world.now);
-    let (name, description) = ("new".parse().unwrap(), description(resources(1000, 512)));
-    let (role, taints) = (NodeRole::Worker, Default::default());
-    world.accept(Command::RegisterNode { id, name, role, description, taints, at });
-    check(&world, "certificate/new", Fine, unknown, &["with which it joined ends at"]);
-    world.advance_time(DAY * 90);
-    check(&world, "node/new", Problem, "never-connected(certificate-expired)", &[]);
 }
 
 #[test]
@@ -155,9 +168,8 @@ fn hybrid_manager_tells_of_its_node() {
     let mut observed = reporting(world.now + DAY * 60, "");
     observed.node_certificates.insert(id, report(world.now, ""));
     let codes = "certificate-valid(certificate-expired)";
-    check_observed(&world, &observed, "certificate/m1", Problem, codes, &["restart the manager"]);
+    check_observed(&world, &observed, "certificate/m1", Problem, codes, &["check the clock of its machine"]);
     check_observed(&world, &observed, "certificate/node/m1", Problem, "certificate-expired", &[]);
-    // The manager renews it when it starts, however long that was off.
     world.set_down(2);
     world.advance_time(DAY * 100);
     check(&world, "certificate/node/m1", Fine, "certificate-not-reported", &[]);

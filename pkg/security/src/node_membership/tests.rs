@@ -199,9 +199,9 @@ fn certificates_that_are_not_this_nodes_are_not_stored() {
     let (_dir, store) = store();
     let (ours, theirs) = (authority(), authority());
     let key = store.ensure_key().unwrap();
-    let request = CertificateRequest::parse(&CertificateRequest::create(&key).unwrap()).unwrap();
     let named = |role, id: &str| {
-        ours.sign(&Identity::new("c1x", role, id).unwrap(), &request, SystemTime::now()).unwrap()
+        let identity = Identity::new("c1x", role, id).unwrap();
+        ours.issue_for(&identity, key.clone(), SystemTime::now()).unwrap().certificate_pem().to_owned()
     };
     let own_id = key.node_id().unwrap().to_string();
     let other_key = PrivateKey::generate().unwrap();

@@ -1,6 +1,6 @@
 //! Why certificates of users are accepted or refused: by their keys, which the state has.
 
-use warren_types::{ADMINISTRATOR, CaPhase, Member, PublicKeyHash, RevokedKey, Timestamp, User};
+use warren_types::{ADMINISTRATOR, CaPhase, PublicKeyHash, RevokedKey, Timestamp, User};
 
 use super::holder::shown_key;
 use crate::why::{Cause, Inquiry, MAX_LISTED, count};
@@ -126,28 +126,22 @@ impl Inquiry<'_> {
             shown_key(key)
         );
         let user = self.state.users().find(|user| user.name.as_str() == holder);
-        let lists_it = |member: &Member| !member.removing && member.administrator_key.as_ref() == Some(key);
-        let member = self.state.members().find(|member| lists_it(member));
-        let (now, action) = match (user, member) {
-            (Some(user), _) => (
+        let (now, action) = match user {
+            Some(user) => (
                 format!("user {holder} exists; listed keys: {}", user.keys.len()),
                 format!(
                     "if it is to log in again: `warren user token {holder}`, then `warren login MANAGER:8080` on its \
                      machine"
                 ),
             ),
-            (None, Some(member)) => (
-                format!("manager {} has not made another key for it yet", member.name),
-                format!("check that manager {} runs: it makes another key by itself", member.name),
-            ),
-            (None, None) if holder == ADMINISTRATOR => (
-                "it was that of the administrator of a manager's machine; a manager that is a member has made another \
-                 key"
+            None if holder == ADMINISTRATOR => (
+                "it was that of the administrator of a manager's machine; a manager that is a member makes another key \
+                 by itself"
                     .to_owned(),
                 "on the machine of a manager, use the context that it wrote, or the socket; elsewhere log in as a user"
                     .to_owned(),
             ),
-            (None, None) => (
+            None => (
                 format!("there is no user {holder} any more"),
                 format!("if it is to come back: `warren user create {holder} --role ROLE`"),
             ),

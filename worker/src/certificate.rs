@@ -1,6 +1,6 @@
 //! Renews this node's certificate with its existing key, since the node's id follows from the key: in time, when it has
 //! expired, by the clock of this machine or that of a manager, and when the certificate authority of the cluster was
-//! replaced. It is requested on a connection without the earlier one, since managers refuse that once it has expired.
+//! replaced. It is requested on a connection with the earlier one, or without it, once that has expired.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use warren_security::{
 use warren_task::DesiredState;
 use warren_types::CaDigest;
 
-use crate::session::{ManagerDialError, SharedDialer, refuse_departed};
+use crate::session::{ManagerConnection, ManagerDialError, SharedDialer, refuse_departed};
 
 /// Interval of checks whether renewal is due. A third of the lifetime is left then, so this is often enough,
 /// also to notice a clock change.
@@ -65,16 +65,15 @@ pub(crate) struct IssuedCertificate {
     pub authorities: Roots,
 }
 
-/// Requests another certificate for the key of this node from the next manager. A rejection does not prove a removal,
-/// whatever its message: the manager may have read stale state. The session gets a reliable answer.
+/// Requests another certificate for the key of this node from a manager. A rejection does not prove a removal, whatever
+/// its message: the manager may have read stale state. The session gets a reliable answer.
 pub(crate) async fn request_certificate(
-    dial: &SharedDialer,
+    connection: ManagerConnection,
     key: &PrivateKey,
 ) -> Result<IssuedCertificate, RenewalError> {
     let certificate_request = CertificateRequest::create(key)?;
-    let connected = dial.dial_anonymously().await?;
-    let manager = connected.manager;
-    let mut client = MembershipClient::new(connected.channel);
+    let ManagerConnection { manager, channel, .. } = connection;
+    let mut client = MembershipClient::new(channel);
     let answer = timeout(ANSWER_DEADLINE, client.renew(v1::RenewRequest { certificate_request })).await;
     let refused = |status| RenewalError::Refused { manager: manager.clone(), status };
     let answer = answer.map_err(|_| RenewalError::Timeout(manager.clone()))?.map_err(refused)?;
@@ -155,7 +154,8 @@ impl CertificateRenewal {
         if !is_due && self.wanted_authority().is_none() {
             return Ok(self.next_check(&credentials, now));
         }
-        let issued = request_certificate(&self.dial, credentials.key()).await?;
+        let connection = self.connect(&credentials, now).await?;
+        let issued = request_certificate(connection, credentials.key()).await?;
         let IssuedCertificate { manager, certificate, authorities } = issued;
         let is_wanted = self.wanted_authority().is_some_and(|wanted| authorities.digests() == [wanted]);
         // A manager that lags has other ones. The certificate goes with those from before as well.
@@ -170,6 +170,23 @@ impl CertificateRenewal {
         self.expired.send_replace(false);
         tracing::info!(manager, "renewed the node's certificate");
         Ok(self.next_check(&renewed, now))
+    }
+
+    /// Connects to the next manager with the certificate, or without it if it has expired by whichever clock: managers
+    /// refuse such a one, and bound the connections without a certificate.
+    async fn connect(
+        &self,
+        credentials: &Credentials,
+        now: SystemTime,
+    ) -> Result<ManagerConnection, ManagerDialError> {
+        let is_refused = *self.expired.borrow();
+        if credentials.is_valid(now) && !is_refused {
+            let dialled = self.dial.dial().await;
+            if !dialled.as_ref().is_err_and(ManagerDialError::is_certificate_expired) {
+                return dialled;
+            }
+        }
+        self.dial.dial_anonymously().await
     }
 
     /// The only authority that this node is to trust, if it trusts another one.

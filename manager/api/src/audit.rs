@@ -51,8 +51,15 @@ fn is_recorded(path: &str) -> bool {
     let need = METHODS.iter().find(|(method, _)| *method == path).map(|(_, need)| *need);
     let name = method_name(path);
     RECORDED_READS.contains(&name)
-        || (matches!(need, Some(RequiredRole::Operator | RequiredRole::Admin | RequiredRole::Anonymous))
-            && !UNRECORDED.contains(&name))
+        || (matches!(
+            need,
+            Some(
+                RequiredRole::Operator
+                    | RequiredRole::Admin
+                    | RequiredRole::Anonymous
+                    | RequiredRole::Renewal(_)
+            )
+        ) && !UNRECORDED.contains(&name))
 }
 
 fn millis_now() -> u64 {

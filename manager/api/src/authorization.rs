@@ -11,12 +11,13 @@ use http::HeaderMap;
 use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::body::Body;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 use tower::Service;
 use warren_core::State;
 use warren_proto::Problem;
 use warren_security::{Identity, Peer, Role};
-use warren_types::{Timestamp, UserRole};
+use warren_store::problem::status_of;
+use warren_types::{PublicKeyHash, Timestamp, UserRole, Violation};
 
 use super::Api;
 use super::audited_call::AuditedCall;
@@ -93,7 +94,7 @@ fn not_listed(name: &str) -> Status {
 pub fn authorize(role: CallerRole, path: &str) -> Result<(), Status> {
     let need = METHODS.iter().find(|(method, _)| *method == path).map(|(_, need)| *need);
     match (role, need) {
-        (CallerRole::Anonymous, Some(RequiredRole::Anonymous)) => return Ok(()),
+        (CallerRole::Anonymous, Some(RequiredRole::Anonymous | RequiredRole::Renewal(_))) => return Ok(()),
         (CallerRole::Anonymous, _) => {
             return Err(Status::unauthenticated("a client certificate of this cluster is required"));
         }
@@ -110,17 +111,35 @@ pub fn authorize(role: CallerRole, path: &str) -> Result<(), Status> {
         RequiredRole::Viewer => Some(UserRole::Viewer),
         RequiredRole::Operator => Some(UserRole::Operator),
         RequiredRole::Admin => Some(UserRole::Admin),
-        RequiredRole::Worker | RequiredRole::Manager => None,
+        RequiredRole::Worker | RequiredRole::Manager | RequiredRole::Renewal(_) => None,
     };
     let allowed = match (role, least) {
         (CallerRole::User(role), Some(least)) => role >= least,
-        (CallerRole::Worker, None) => need == RequiredRole::Worker,
+        (CallerRole::User(_), None) => need == RequiredRole::Renewal(Role::User),
+        (CallerRole::Worker, None) => {
+            matches!(need, RequiredRole::Worker | RequiredRole::Renewal(Role::Worker))
+        }
         (CallerRole::Manager, None) => need == RequiredRole::Manager,
         _ => false,
     };
     let denied =
         || Status::permission_denied(format!("{path} needs the role {need}; the caller has the role {role}"));
     allowed.then_some(()).ok_or_else(denied)
+}
+
+/// Checks that a caller with a certificate requests another one for its own key only.
+///
+/// # Errors
+/// `InvalidArgument`, with the path of the request.
+pub(super) fn check_own_key<T>(request: &Request<T>, key: &PublicKeyHash) -> Result<(), Status> {
+    match request.extensions().get::<Peer>().map(Peer::origin) {
+        Some(Peer::Certificate { key: shown, .. }) if shown != key => {
+            let message = "is for another key than the certificate of the connection; a certificate is renewed with \
+                           its key";
+            Err(status_of(Violation::new("certificateRequest", message)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks every call against [`METHODS`] before a handler runs.

@@ -23,6 +23,7 @@ use warren_types::{
 
 use super::Api;
 use super::audited_call::AuditedCall;
+use super::authorization::check_own_key;
 use super::nodes::{check_removable, read_taints};
 
 /// Digits of the id in a generated name.
@@ -177,6 +178,7 @@ impl membership_server::Membership for Api {
         let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
         // The request proves that its sender has the key from which the id follows; the certificate is of use to nobody
         // else.
+        check_own_key(&request, &certificate.key_hash())?;
         let id = certificate.node_id();
         let published = self.read_latest().await?;
         let Some(node) = published.state.node(&id) else {

@@ -10,6 +10,8 @@ use warren_types::UserRole;
 pub enum RequiredRole {
     /// A caller without an identity. Callers with an identity are rejected.
     Anonymous,
+    /// A caller without an identity, or one with this role, which renews the certificate of its own key.
+    Renewal(Role),
     /// Reads.
     Viewer,
     /// Runs workloads, as far as [`super::admission_policy`] allows it.
@@ -26,6 +28,7 @@ impl fmt::Display for RequiredRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Anonymous => "anonymous",
+            Self::Renewal(role) => role.as_str(),
             Self::Viewer => UserRole::Viewer.as_str(),
             Self::Operator => UserRole::Operator.as_str(),
             Self::Admin => UserRole::Admin.as_str(),
@@ -69,7 +72,7 @@ pub const METHODS: [(&str, RequiredRole); 92] = [
     ("/warren.v1.Users/ListKeys", RequiredRole::Admin),
     ("/warren.v1.Users/RevokeKey", RequiredRole::Admin),
     ("/warren.v1.Users/Login", RequiredRole::Anonymous),
-    ("/warren.v1.Users/Renew", RequiredRole::Anonymous),
+    ("/warren.v1.Users/Renew", RequiredRole::Renewal(Role::User)),
     ("/warren.v1.SecretObjects/Create", RequiredRole::Operator),
     ("/warren.v1.SecretObjects/Update", RequiredRole::Operator),
     ("/warren.v1.SecretObjects/Get", RequiredRole::Viewer),
@@ -85,7 +88,7 @@ pub const METHODS: [(&str, RequiredRole); 92] = [
     ("/warren.v1.Volumes/List", RequiredRole::Viewer),
     ("/warren.v1.Volumes/Remove", RequiredRole::Operator),
     ("/warren.v1.Membership/Join", RequiredRole::Anonymous),
-    ("/warren.v1.Membership/Renew", RequiredRole::Anonymous),
+    ("/warren.v1.Membership/Renew", RequiredRole::Renewal(Role::Worker)),
     ("/warren.v1.Membership/Leave", RequiredRole::Worker),
     ("/warren.v1.Managers/Join", RequiredRole::Anonymous),
     ("/warren.v1.Managers/List", RequiredRole::Viewer),

@@ -18,7 +18,7 @@ use warren_types::{
 
 use super::Api;
 use super::audited_call::AuditedCall;
-use super::authorization::KEY_NOT_LISTED;
+use super::authorization::{KEY_NOT_LISTED, check_own_key};
 use super::membership::internal_error;
 use super::paging::Page;
 
@@ -234,10 +234,11 @@ impl users_server::Users for Api {
         request: Request<v1::RenewUserRequest>,
     ) -> Result<Response<v1::RenewUserResponse>, Status> {
         let caller = AuditedCall::of(&request);
-        let CertificateRenewal { request, ttl, authority: adopted } =
+        let CertificateRenewal { request: certificate, ttl, authority: adopted } =
             CertificateRenewal::parse(request.get_ref()).map_err(status_of)?;
         // The request proves that its sender has the key; the certificate is of use to nobody else.
-        let (key, at) = (request.key_hash(), self.clock.now());
+        let (key, at) = (certificate.key_hash(), self.clock.now());
+        check_own_key(&request, &key)?;
         // Without a leader as well, but then the key may be revoked: for no longer than a day.
         let is_short = ttl <= Some(Role::User.validity());
         let listed = self.store.read().state.key_holder(&key, at).filter(|_| is_short);
@@ -249,7 +250,7 @@ impl users_server::Users for Api {
         caller.named(ObjectKind::User, &holder.name);
         let authority = self.authority.load();
         let lifetime = certificate_lifetime(ttl, holder.expires_at, at);
-        let signed = authority.sign_user(&holder.name, &request, self.machine_time(), lifetime);
+        let signed = authority.sign_user(&holder.name, &certificate, self.machine_time(), lifetime);
         let signed = signed.map_err(internal_error)?;
         let (digest, authorities) = (authority.digest(), authority.roots().pem().to_owned());
         let missing = |state: &State| {

@@ -17,7 +17,7 @@ use warren_proto::v1;
 use warren_proto::v1::users_client::UsersClient;
 use warren_security::{
     CaDigest, CertificateRequest, ConnectError, Credentials, PrivateKey, ReloadableCertificate, Roots,
-    client_config, connect, without_certificate,
+    client_config, connect, connect_accepted, without_certificate,
 };
 
 use crate::contexts::ClientIdentity;
@@ -65,7 +65,7 @@ pub(crate) struct ClientTls {
     identity: ClientIdentity,
     roots: Roots,
     with_certificate: Arc<ClientConfig>,
-    /// Managers renew certificates for callers that show none, since one that has expired is refused.
+    /// To renew a certificate that has expired, which managers refuse.
     without_certificate: Arc<ClientConfig>,
     certificate: Arc<ReloadableCertificate>,
     state: Mutex<CertificateState>,
@@ -169,10 +169,12 @@ impl ClientTls {
         address: &str,
         message: v1::RenewUserRequest,
     ) -> Result<v1::RenewUserResponse, Error> {
-        let (dialled, config) = (address.to_owned(), Arc::clone(&self.without_certificate));
+        let is_valid = self.state().current.is_valid(SystemTime::now());
+        let shown = is_valid.then(|| Arc::clone(&self.with_certificate));
+        let (dialled, anonymous) = (address.to_owned(), Arc::clone(&self.without_certificate));
         let connector = service_fn(move |_: Uri| {
-            let (address, config) = (dialled.clone(), Arc::clone(&config));
-            async move { dial(&address, config).await.map(TokioIo::new) }
+            let (address, shown, anonymous) = (dialled.clone(), shown.clone(), Arc::clone(&anonymous));
+            async move { dial_to_renew(&address, shown, anonymous).await.map(TokioIo::new) }
         });
         let channel = endpoint().connect_with_connector(connector).await;
         let channel = channel.map_err(|error| Error::from_connect(address, None, &error))?;
@@ -196,22 +198,46 @@ pub(crate) fn endpoint() -> Endpoint {
 }
 
 async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, ClientDialError> {
+    let stream = dial_tcp(address).await?;
+    connect(stream, config, CONNECT_DEADLINE).await.map_err(|error| handshake_error(&error))
+}
+
+/// Shows the certificate, if there is one, unless it has expired by the clock of the manager: managers bound the
+/// connections without a certificate.
+pub(crate) async fn dial_to_renew(
+    address: &str,
+    with_certificate: Option<Arc<ClientConfig>>,
+    without_certificate: Arc<ClientConfig>,
+) -> Result<TlsStream<TcpStream>, ClientDialError> {
+    if let Some(config) = with_certificate {
+        let stream = dial_tcp(address).await?;
+        match connect_accepted(stream, config, CONNECT_DEADLINE).await {
+            Err(ConnectError::Expired) => {}
+            accepted => return accepted.map_err(|error| handshake_error(&error)),
+        }
+    }
+    dial(address, without_certificate).await
+}
+
+async fn dial_tcp(address: &str) -> Result<TcpStream, ClientDialError> {
     let stream = TcpStream::connect(address).await;
     let stream = stream.map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error))?;
     // Requests and responses are small and synchronous: disable the Nagle delay.
     stream.set_nodelay(true).map_err(|error| ClientDialError::new(DialErrorKind::Unreachable, error))?;
-    connect(stream, config, CONNECT_DEADLINE).await.map_err(|error| {
-        let kind = match error {
-            ConnectError::NotAManager(_) | ConnectError::RevokedManager => DialErrorKind::Untrusted,
-            ConnectError::Revoked | ConnectError::Expired => DialErrorKind::Denied,
-            ConnectError::TimedOut(_) | ConnectError::Handshake(_) => DialErrorKind::Unreachable,
-        };
-        let hint = match error.is_outside_validity() {
-            true => "; compare the clock of this machine with that of the manager",
-            false => "",
-        };
-        ClientDialError::new(kind, with_cause(&error) + hint)
-    })
+    Ok(stream)
+}
+
+fn handshake_error(error: &ConnectError) -> ClientDialError {
+    let kind = match error {
+        ConnectError::NotAManager(_) | ConnectError::RevokedManager => DialErrorKind::Untrusted,
+        ConnectError::Revoked | ConnectError::Expired => DialErrorKind::Denied,
+        ConnectError::TimedOut(_) | ConnectError::Handshake(_) => DialErrorKind::Unreachable,
+    };
+    let hint = match error.is_outside_validity() {
+        true => "; compare the clock of this machine with that of the manager",
+        false => "",
+    };
+    ClientDialError::new(kind, with_cause(error) + hint)
 }
 
 fn unusable(error: &dyn StdError) -> Error {

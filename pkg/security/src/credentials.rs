@@ -136,6 +136,11 @@ impl Credentials {
         now >= self.renew_at(chance) || self.is_not_yet_valid(now)
     }
 
+    /// Whether peers with this clock accept them.
+    pub fn is_valid(&self, now: SystemTime) -> bool {
+        now < self.expires_at && !self.is_not_yet_valid(now)
+    }
+
     /// Whether the validity has not begun: the issuing clock was ahead by more than certificates are backdated, and
     /// peers with a correct clock reject them.
     pub fn is_not_yet_valid(&self, now: SystemTime) -> bool {

@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use rustls::client::ResolvesClientCert;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
@@ -10,13 +11,13 @@ use warren_control::{Shutdown, SystemClock};
 use warren_daemon::join::channel_over;
 use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1::membership_server::{Membership as MembershipService, MembershipServer};
-use warren_security::CertificateAuthority;
+use warren_security::{CertificateAuthority, ConnectError};
 use warren_types::NodeRole;
 
 use super::*;
 use crate::fake_manager::TIMEOUT;
 use crate::fixtures::settings;
-use crate::session::ManagerConnection;
+use crate::session::ManagerDialer;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -195,6 +196,53 @@ async fn expired_certificate_is_renewed() {
     }
     assert!(late.shown_expiry().await > now);
     assert_eq!(late.renewal.live.identity(), identity);
+}
+
+/// Records how managers are dialled.
+struct RecordingDialer {
+    inner: SharedDialer,
+    /// Whether managers refuse the certificate as expired.
+    is_refused: bool,
+    dials: Mutex<Vec<&'static str>>,
+}
+
+impl ManagerDialer for RecordingDialer {
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        self.dials.lock().unwrap().push("with certificate");
+        if !self.is_refused {
+            return self.inner.dial();
+        }
+        let manager = "memory".to_owned();
+        let refused = ManagerDialError::Insecure { manager, source: ConnectError::Expired };
+        std::future::ready(Err(refused)).boxed()
+    }
+
+    fn dial_anonymously(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        self.dials.lock().unwrap().push("without certificate");
+        self.inner.dial()
+    }
+}
+
+#[tokio::test]
+async fn certificate_is_shown_for_its_renewal_unless_it_has_expired() {
+    let (with, without) = ("with certificate", "without certificate");
+    let rows: [(Duration, bool, bool, &[&str]); 4] = [
+        (HOUR * 5 / 6, false, false, &[with]),
+        // By the clock of a manager, as the session knows, or as this connection shows.
+        (HOUR * 5 / 6, true, true, &[without]),
+        (HOUR * 5 / 6, false, true, &[with, without]),
+        (HOUR * 2, false, true, &[without]),
+    ];
+    for (age, is_known, is_refused, expected) in rows {
+        let mut node = Node::new(age);
+        let inner = Arc::clone(&node.renewal.dial);
+        let dialer = Arc::new(RecordingDialer { inner, is_refused, dials: Mutex::default() });
+        node.renewal.dial = dialer.clone();
+        node.renewal.expired.send_replace(is_known);
+        node.renewal.ensure(SystemTime::now()).await.unwrap();
+        assert_eq!(*dialer.dials.lock().unwrap(), expected, "{age:?} {is_known} {is_refused}");
+        assert_eq!((node.request_count(), *node.renewal.expired.borrow()), (1, false));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -94,7 +94,11 @@ async fn renew(
     let mut asked = 0;
     loop {
         asked += 1;
-        let error = match request_certificate(dial, expired.key()).await {
+        let requested = async {
+            let connection = dial.dial_anonymously().await?;
+            request_certificate(connection, expired.key()).await
+        };
+        let error = match requested.await {
             Ok(issued) => {
                 let renewed = Credentials::new(issued.certificate, expired.key().clone());
                 shown.replace(&renewed.map_err(|error| failed(NOT_LEFT, &error, ""))?);

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use warren_security::{CertificateAuthority, Credentials, PrivateKey, Role};
+use tokio::io::AsyncReadExt;
+use warren_security::{
+    CertificateAuthority, Credentials, PrivateKey, ReloadableCertificate, Role, client_config,
+    without_certificate,
+};
 
 use super::scripted_server::{FakeScript, ScriptedApiServer, admin, admin_since, authority};
-use crate::client_tls::ClientTls;
+use crate::client_tls::{ClientTls, dial_to_renew};
 use crate::contexts::{ClientIdentity, ClientTarget};
 use crate::{CertificateOptions, Client, Error};
 
@@ -37,16 +41,24 @@ fn credentials(identity: &ClientIdentity) -> Credentials {
 #[tokio::test]
 async fn certificate_is_renewed_when_half_of_its_lifetime_is_past() {
     let ours = authority();
-    for (hours, is_renewed) in [(0, false), (11, false), (13, true), (25, true), (2400, true)] {
+    let rows: [(u32, &[&str]); 5] = [
+        (0, &["web"]),
+        (11, &["web"]),
+        // As any other call, by the limits of the user.
+        (13, &["renew", "web"]),
+        (25, &["renew without certificate", "web"]),
+        (2400, &["renew without certificate", "web"]),
+    ];
+    for (hours, expected) in rows {
         let manager = manager(Some(&ours));
         let (address, _serving) = manager.serve_port(&ours, Role::Manager);
         let identity = issued_ago(&ours, hours);
         let client = Client::connect(&tcp(&[&address], &identity)).await.unwrap();
         client.services().get("web").await.unwrap();
-        let expected: &[&str] = if is_renewed { &["renew", "web"] } else { &["web"] };
         assert_eq!(manager.requests(), expected, "{hours} hours");
         let shown = client.identity().unwrap();
-        assert_eq!((shown != identity, &shown.key), (is_renewed, &identity.key), "{hours} hours");
+        let is_renewed = (shown != identity, &shown.key);
+        assert_eq!(is_renewed, (expected.len() == 2, &identity.key), "{hours} hours");
         assert!(!credentials(&shown).is_past_half(SystemTime::now()), "{hours} hours");
         assert_eq!(client.clock_difference(), None);
     }
@@ -62,9 +74,22 @@ async fn certificate_that_expires_in_the_middle_of_use_is_renewed_with_the_next_
     assert_eq!(manager.requests(), [""; 0]);
     tls.show(credentials(&issued_ago(&ours, 25)));
     tls.connect(&address).await.unwrap();
-    assert_eq!(manager.requests(), ["renew"]);
+    assert_eq!(manager.requests(), ["renew without certificate"]);
     tls.connect(&address).await.unwrap();
-    assert_eq!(manager.requests(), ["renew"], "the new one is good for twelve hours");
+    assert_eq!(manager.requests().len(), 1, "the new one is good for twelve hours");
+}
+
+#[tokio::test]
+async fn certificate_that_a_manager_refuses_as_expired_is_renewed_without_it() {
+    let ours = authority();
+    let manager = manager(Some(&ours));
+    let (address, _serving) = manager.serve_port(&ours, Role::Manager);
+    // By a clock that is behind that of the manager, it is valid.
+    let expired = ReloadableCertificate::new(&credentials(&issued_ago(&ours, 25)));
+    let shown = client_config(&ours.roots(), Some(expired)).unwrap();
+    let anonymous = without_certificate(&shown);
+    let mut stream = dial_to_renew(&address, Some(shown), anonymous).await.unwrap();
+    stream.read_u8().await.expect("a manager that accepts a connection says something first");
 }
 
 #[tokio::test]
@@ -79,7 +104,7 @@ async fn expired_certificate_without_a_listed_key_is_denied() {
     // One that is valid is shown, and the call says what is wrong.
     let client = Client::connect(&tcp(&[&address], &issued_ago(&ours, 13))).await.unwrap();
     client.services().get("web").await.unwrap();
-    assert_eq!(manager.requests(), ["renew", "renew", "web"]);
+    assert_eq!(manager.requests(), ["renew without certificate", "renew", "web"]);
 }
 
 #[tokio::test]
@@ -91,7 +116,7 @@ async fn another_manager_renews_what_the_first_cannot() {
     let (address, _serving) = manager.serve_port(&ours, Role::Manager);
     let client = Client::connect(&tcp(&[&gone, &address], &issued_ago(&ours, 25))).await.unwrap();
     client.services().get("web").await.unwrap();
-    assert_eq!(manager.requests(), ["renew", "web"]);
+    assert_eq!(manager.requests(), ["renew without certificate", "web"]);
 }
 
 #[tokio::test]

@@ -21,8 +21,8 @@ use warren_proto::v1::services_server::ServicesServer;
 use warren_proto::v1::tokens_server::TokensServer;
 use warren_proto::v1::users_server::UsersServer;
 use warren_security::{
-    CertificateAuthority, CertificateRequest, HandshakeLimits, LocalListener, ReloadableCertificate, Role,
-    serve_local, serve_tls, server_config,
+    CertificateAuthority, CertificateRequest, HandshakeLimits, LocalListener, Peer, ReloadableCertificate,
+    Role, serve_local, serve_tls, server_config,
 };
 
 use crate::contexts::{ClientIdentity, ClientTarget, PrivateKeyPem};
@@ -344,7 +344,8 @@ impl v1::users_server::Users for ScriptedApiServer {
         request: Request<v1::RenewUserRequest>,
     ) -> Result<Response<v1::RenewUserResponse>, Status> {
         let mut script = self.0.lock().unwrap();
-        script.requests.push("renew".to_owned());
+        let is_anonymous = matches!(request.extensions().get::<Peer>(), Some(Peer::Anonymous { .. }));
+        script.requests.push(if is_anonymous { "renew without certificate" } else { "renew" }.to_owned());
         let refused = || Problem::new(Code::Unauthenticated, "KEY_NOT_LISTED", "the key is not listed");
         let authority = script.authority.clone().ok_or_else(refused)?;
         let certificate = CertificateRequest::parse(&request.into_inner().certificate_request).unwrap();

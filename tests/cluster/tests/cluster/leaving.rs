@@ -60,6 +60,21 @@ async fn a_node_renews_its_certificate_under_its_own_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn valid_certificate_of_a_node_renews_its_own_key_only() {
+    let world = ManagerFixture::new().await;
+    let (machine, other) = (JoiningMachine::new("n2"), JoiningMachine::new("n3"));
+    let node = machine.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    other.join(&world, &token(&world, None, None).await.secret).await.unwrap();
+    let mut member = MembershipClient::new(world.channel_as(Some(&node)).await);
+    let request = |certificate_request| v1::RenewRequest { certificate_request };
+    let answer = member.renew(request(machine.request())).await.unwrap().into_inner();
+    let renewed = Credentials::new(answer.certificate, machine.key.clone()).unwrap();
+    assert_eq!(renewed.identity(), node.identity());
+    let refused = Problem::from(&member.renew(request(other.request())).await.unwrap_err());
+    assert_eq!(refused.violations.0[0].path, "certificateRequest");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_of_nodes_have_the_lifetime_that_is_set() {
     let world = ManagerFixture::new().await;
     let hour = Duration::from_secs(3600);

@@ -127,9 +127,6 @@ async fn expired_certificate_may_do_nothing_but_renew() {
     let renewed = renew(&world, ann.key(), Duration::ZERO).await.unwrap();
     assert_eq!((renewed.identity(), lifetime(&renewed)), (ann.identity(), DAY));
     world.client_as(&renewed).await.services().create(new_id(), &spec("web", 0)).await.unwrap();
-    let mut users = UsersClient::new(world.channel_as(Some(&renewed)).await);
-    let refused = users.renew(v1::RenewUserRequest::default()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     let refused = renew(&world, &PrivateKey::generate().unwrap(), Duration::ZERO).await.unwrap_err();
     assert_eq!(Problem::from(&refused).reason, "KEY_NOT_LISTED", "{refused}");
     // The client does it by itself, also as the administrator of the manager's machine.
@@ -139,6 +136,22 @@ async fn expired_certificate_may_do_nothing_but_renew() {
         client.services().get("web").await.unwrap();
         assert_ne!(client.identity().unwrap().certificate, expired.certificate_pem());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn valid_certificate_renews_its_own_key_only() {
+    let world = ManagerFixture::new().await;
+    let (ann, bob) = (world.user("ann", UserRole::Viewer).await, world.user("bob", UserRole::Viewer).await);
+    let mut users = UsersClient::new(world.channel_as(Some(&ann)).await);
+    let request = |user: &Credentials| {
+        let certificate_request = CertificateRequest::create(user.key()).unwrap();
+        v1::RenewUserRequest { certificate_request, ..Default::default() }
+    };
+    let answer = users.renew(request(&ann)).await.unwrap().into_inner();
+    let renewed = Credentials::new(answer.certificate, ann.key().clone()).unwrap();
+    assert_eq!((renewed.identity(), lifetime(&renewed)), (ann.identity(), DAY));
+    let refused = users.renew(request(&bob)).await.unwrap_err();
+    assert_eq!(Problem::from(&refused).violations.0[0].path, "certificateRequest", "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -214,7 +214,7 @@ async fn dial(
     let channel = channel_over(near).await;
     let channel =
         channel.map_err(|source| ManagerDialError::Transport { manager: "memory".into(), source })?;
-    Ok(ManagerConnection { manager: "memory".into(), dialled_from: None, channel })
+    Ok(ManagerConnection { manager: "memory".into(), id: None, dialled_from: None, channel })
 }
 
 impl FakeSession {

@@ -134,12 +134,13 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
             dial.set_managers(&settings.managers);
         }
         context.trust_managers(&round);
+        let refuses_departed = context.refuses_departed(&round);
         // From before the handshake: a manager that was verified by an earlier authority is left.
         let authorities = context.trust.changes();
         let session = async {
             let connected = dial.dial().await?;
             let (manager, begun) = (connected.manager.clone(), Instant::now());
-            let ended = established::run(&context, connected, authorities, &stop).await;
+            let ended = established::run(&context, connected, refuses_departed, authorities, &stop).await;
             Ok::<_, ManagerDialError>((manager, begun.elapsed(), ended))
         };
         let attempt = tokio::select! {
@@ -249,16 +250,17 @@ impl FailedRound {
 }
 
 impl SessionContext {
-    /// Refuses the managers that have left the cluster, unless no other one was reached.
+    /// Whether the managers that have left the cluster are refused: unless no other one was reached. A manager's own
+    /// node trusts what that manager does.
+    fn refuses_departed(&self, round: &FailedRound) -> bool {
+        self.removal_record.is_some() && !round.accepts_departed
+    }
+
     fn trust_managers(&self, round: &FailedRound) {
-        // A manager's own node trusts what that manager does.
-        if self.removal_record.is_none() {
-            return;
-        }
-        if round.accepts_departed {
-            self.trust.revoke(Revocations::default());
-        } else {
+        if self.refuses_departed(round) {
             refuse_departed(&self.trust, &self.desired_state.borrow());
+        } else if self.removal_record.is_some() {
+            self.trust.revoke(Revocations::default());
         }
     }
 

@@ -95,7 +95,7 @@ impl Node {
                 let memory = || "memory".to_owned();
                 let channel =
                     channel.map_err(|source| ManagerDialError::Transport { manager: memory(), source })?;
-                Ok(ManagerConnection { manager: memory(), dialled_from: None, channel })
+                Ok(ManagerConnection { manager: memory(), id: None, dialled_from: None, channel })
             }
             .boxed()
         });

@@ -16,8 +16,8 @@ use tonic::transport::Channel;
 use warren_daemon::join::channel_over;
 use warren_proto::v1;
 use warren_proto::v1::sessions_client::SessionsClient;
-use warren_security::{ConnectError, connect_accepted, without_certificate};
-use warren_types::{ManagerAddress, NodeId};
+use warren_security::{ConnectError, Identity, connect_accepted, without_certificate};
+use warren_types::{ManagerAddress, ManagerId, NodeId};
 
 use manager_list::ManagerList;
 
@@ -79,6 +79,8 @@ where
 pub(crate) struct ManagerConnection {
     /// Name for messages and logs.
     pub manager: String,
+    /// The manager that the certificate of the other side is for, if it shows one.
+    pub id: Option<ManagerId>,
     /// Local address, if it has one.
     pub dialled_from: Option<String>,
     /// The only connection; it is not re-established by itself.
@@ -210,10 +212,13 @@ async fn connect(
     let dialled_from = stream.local_addr().ok().map(|address| address.ip().to_string());
     let secure = connect_accepted(stream, tls, CONNECT_DEADLINE).await;
     let secure = secure.map_err(|source| ManagerDialError::Insecure { manager: manager.clone(), source })?;
+    let certificate = secure.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let identity = certificate.and_then(|certificate| Identity::from_der(certificate).ok());
+    let id = identity.and_then(|identity| identity.id().parse().ok());
     let channel = channel_over(secure).await;
     let channel =
         channel.map_err(|source| ManagerDialError::Transport { manager: manager.clone(), source })?;
-    Ok(ManagerConnection { manager, dialled_from, channel })
+    Ok(ManagerConnection { manager, id, dialled_from, channel })
 }
 
 #[cfg(test)]

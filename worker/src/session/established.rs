@@ -15,8 +15,8 @@ use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame;
 use warren_types::id::ParseIdError;
 use warren_types::{
-    Assignment, AssignmentVersion, NetworkUpdate, NodeSettings, RetainedLog, TaskAssignment, TaskId,
-    Violations,
+    Assignment, AssignmentVersion, ManagerId, NetworkUpdate, NodeSettings, RetainedLog, TaskAssignment,
+    TaskId, Violations,
 };
 
 use crate::node;
@@ -53,6 +53,8 @@ pub(super) enum SessionEnd {
     DataAddressChanged,
     #[error("the certificate authority of the cluster was replaced; the next session is with the new one")]
     AuthorityReplaced,
+    #[error("the manager has left the cluster; the next session is with another one, if one is reached")]
+    ManagerDeparted,
     #[error("agent is stopping")]
     Stopped,
 }
@@ -60,6 +62,8 @@ pub(super) enum SessionEnd {
 /// State of a running session.
 struct ActiveSession<'a> {
     context: &'a Arc<SessionContext>,
+    /// The manager, if it is refused once it has left the cluster.
+    manager: Option<ManagerId>,
     handle: SessionHandle,
     received_frames: watch::Sender<u64>,
     streams: OpenStreams,
@@ -78,15 +82,16 @@ impl SessionEnd {
     }
 }
 
-/// Runs one session over the connection; returns why it ended. `authorities` is notified when those by which the
-/// manager was verified are replaced.
+/// Runs one session over the connection; returns why it ended. `refuses_departed`: it ends when the manager is listed
+/// as departed. `authorities` is notified when those by which the manager was verified are replaced.
 pub(super) async fn run(
     context: &Arc<SessionContext>,
     connected: ManagerConnection,
+    refuses_departed: bool,
     authorities: watch::Receiver<()>,
     stop: &CancellationToken,
 ) -> SessionEnd {
-    match serve(context, connected, authorities, stop).await {
+    match serve(context, connected, refuses_departed, authorities, stop).await {
         Ok(never) => match never {},
         Err(ended) => ended,
     }
@@ -95,10 +100,12 @@ pub(super) async fn run(
 async fn serve(
     context: &Arc<SessionContext>,
     connected: ManagerConnection,
+    refuses_departed: bool,
     mut authorities: watch::Receiver<()>,
     stop: &CancellationToken,
 ) -> Result<std::convert::Infallible, SessionEnd> {
-    let ManagerConnection { manager, dialled_from, channel } = connected;
+    let ManagerConnection { manager, id, dialled_from, channel } = connected;
+    let id = id.filter(|_| refuses_departed);
     let mut client = SessionsClient::new(channel.clone()).max_decoding_message_size(MAX_FRAME);
     let (frames, queue) = mpsc::channel(QUEUE);
     let (received, received_watch) = watch::channel(0);
@@ -121,7 +128,7 @@ async fn serve(
         Ok::<_, SessionEnd>((inbound, welcome))
     });
     let (mut inbound, welcome) = welcomed.await.map_err(|_| SessionEnd::NotWelcomed)??;
-    let settings = apply_settings(context, welcome.settings)?;
+    let settings = apply_settings(context, id, welcome.settings)?;
     tracing::info!(manager, session = welcome.session, "session established");
     compare_clocks(context, &line, welcome.sent_at);
     context.reporter.resend_all();
@@ -137,8 +144,14 @@ async fn serve(
     let mut applied_network = context.applied_network.clone();
     applied_network.mark_changed();
     let streams = OpenStreams::new(client, Arc::clone(&context.stream_services));
-    let mut link =
-        ActiveSession { context, handle: line, received_frames: received, streams, has_assignment: false };
+    let mut link = ActiveSession {
+        context,
+        manager: id,
+        handle: line,
+        received_frames: received,
+        streams,
+        has_assignment: false,
+    };
     loop {
         tokio::select! {
             () = link.handle.end.cancelled() => {
@@ -204,9 +217,10 @@ fn compare_clocks(context: &SessionContext, line: &SessionHandle, at: u64) {
     }
 }
 
-/// Applies the node settings of the manager.
+/// Applies the node settings of the manager, which end the session if they list `manager` as departed.
 fn apply_settings(
     context: &SessionContext,
+    manager: Option<ManagerId>,
     wire: Option<v1::NodeSettings>,
 ) -> Result<NodeSettings, SessionEnd> {
     let settings = NodeSettings::try_from(wire.unwrap_or_default())?;
@@ -223,7 +237,10 @@ fn apply_settings(
         desired_state.settings = Some(settings.clone());
         is_changed
     });
-    Ok(settings)
+    match manager {
+        Some(manager) if settings.revoked_managers.contains(&manager) => Err(SessionEnd::ManagerDeparted),
+        _ => Ok(settings),
+    }
 }
 
 impl ActiveSession<'_> {
@@ -248,7 +265,9 @@ impl ActiveSession<'_> {
                 });
                 Ok(())
             }
-            Some(FromManager::Settings(settings)) => apply_settings(self.context, Some(settings)).map(|_| ()),
+            Some(FromManager::Settings(settings)) => {
+                apply_settings(self.context, self.manager, Some(settings)).map(|_| ())
+            }
             Some(FromManager::Stored(v1::ReportBatchAck { number })) => {
                 self.context.reporter.acknowledge(number);
                 Ok(())

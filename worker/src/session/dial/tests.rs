@@ -70,6 +70,7 @@ async fn managers_are_dialled_in_turn_over_tls() {
         met.push(match dialer.dial().await {
             Ok(connected) => {
                 assert_eq!(connected.dialled_from.as_deref(), Some("127.0.0.1"));
+                assert_eq!(connected.id, Some(ManagerId(NODE.0)));
                 connected.manager
             }
             Err(ManagerDialError::Unreachable { manager, .. }) => manager,

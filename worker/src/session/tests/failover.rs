@@ -42,7 +42,7 @@ impl ManagerDialer for RotatingDialer {
             if away {
                 return Err(ManagerDialError::NoAddress);
             }
-            Ok(ManagerConnection { manager: format!("m{turn}"), ..dial.await? })
+            Ok(ManagerConnection { manager: format!("m{turn}"), id: Some(manager_id(turn)), ..dial.await? })
         }
         .boxed()
     }
@@ -58,6 +58,10 @@ impl ManagerDialer for RotatingDialer {
     fn record_good_session(&self, manager: &str) {
         self.state.lock().unwrap().good_sessions.push(manager.to_owned());
     }
+}
+
+fn manager_id(number: usize) -> ManagerId {
+    ManagerId(Id(u128::try_from(number).unwrap()))
 }
 
 fn node(desired_state: DesiredState, count: usize) -> (TestNode, Vec<FakeManager>, Arc<Mutex<DialLog>>) {
@@ -235,6 +239,23 @@ fn departed_managers_are_accepted_in_every_other_round() {
     assert_eq!(accepts([false, false]), [true, false], "once");
 }
 
+#[tokio::test(start_paused = true)]
+async fn session_with_a_manager_ends_once_the_node_knows_that_it_left() {
+    let (node, mut managers, _) = node(DesiredState::default(), 2);
+    let mut session = good_session(&mut managers[0]).await;
+    let left = |number| NodeSettings { revoked_managers: vec![manager_id(number)], ..of_two() };
+    session.send(Frame::Settings((&left(1)).into())).await;
+    sync(&mut session).await;
+    session.send(Frame::Settings((&left(0)).into())).await;
+    session.wait_until_ended().await;
+    let begun = Instant::now();
+    let (mut session, _) = managers[1].next_session().await;
+    assert!(begun.elapsed() <= 2 * MAX_FAILOVER_DELAY, "{:?}", begun.elapsed());
+    session.welcome(&left(0)).await;
+    sync(&mut session).await;
+    assert_eq!(node.context.desired_state.borrow().settings, Some(left(0)));
+}
+
 /// The new cluster was forced from the wrong manager, whose list has the right one.
 #[tokio::test]
 async fn departed_manager_is_tried_without_the_list() {
@@ -261,15 +282,17 @@ async fn departed_manager_is_tried_without_the_list() {
     let tls = trusting_client_config(Arc::clone(&trust), Some(own)).unwrap();
     let dial = TlsDialer::new(settings().node, vec![address], tls);
     let listed = NodeSettings { revoked_managers: vec![manager], ..settings() };
-    let known = DesiredState { settings: Some(listed), ..DesiredState::default() };
+    let known = DesiredState { settings: Some(listed.clone()), ..DesiredState::default() };
     let node = TestNode::with_dialer(known, true, Arc::new(dial), trust);
     let session = tokio::time::timeout(TIMEOUT, sessions.recv()).await;
     let mut session = session.expect("it is tried").expect("the server runs");
     assert!(matches!(session.next_frame().await, FromWorker::Hello(_)));
-    session.welcome(&settings()).await;
+    // No other manager was reached, so that its session goes on, whatever it lists.
+    session.welcome(&listed).await;
+    session.send(Frame::Settings((&settings()).into())).await;
     let mut desired_state = node.context.desired_state.subscribe();
     let has_its_list = |known: &DesiredState| known.settings == Some(settings());
-    desired_state.wait_for(has_its_list).await.unwrap();
+    tokio::time::timeout(TIMEOUT, desired_state.wait_for(has_its_list)).await.expect("it goes on").unwrap();
     server.abort();
 }
 

@@ -31,10 +31,14 @@ struct DriverFixture {
     snapshots: SnapshotFiles,
 }
 
-/// A driver with the content of `disk`; snapshots are due after `entries`.
-fn fixture(disk: &FaultyDisk, dir: &TempDir, entries: usize) -> DriverFixture {
+/// The parts of a driver of member 1 with the content of `disk`; snapshots are due after `entries`.
+fn driver_parts(
+    disk: &FaultyDisk,
+    dir: &TempDir,
+    entries: usize,
+    members: ConfState,
+) -> (Store, SnapshotFiles, DriverParts) {
     let mut log = disk.disk.open();
-    let members = ConfState::of_voters(vec![1]);
     if log.load().unwrap().conf_state != members {
         log.append(&LogBatch { conf_state: Some(members.clone()), ..LogBatch::default() }).unwrap();
     }
@@ -51,7 +55,6 @@ fn fixture(disk: &FaultyDisk, dir: &TempDir, entries: usize) -> DriverFixture {
     )
     .unwrap();
     let (store, publisher, inbox) = Store::new(PublishedState::initial(State::new()), 16, 16);
-    let stop = CancellationToken::new();
     let files = SnapshotFiles::new(files, keyring.clone());
     let snapshotter = Snapshotter::new(files.clone(), SnapshotThresholds { bytes: usize::MAX, entries }, 0);
     let (data_dir, state) = (DataDir::open(dir.path()).unwrap(), State::new());
@@ -68,8 +71,20 @@ fn fixture(disk: &FaultyDisk, dir: &TempDir, entries: usize) -> DriverFixture {
         transport: wire,
         data_dir,
     };
+    (store, files, parts)
+}
+
+/// A driver of a single member with the content of `disk`; snapshots are due after `entries`.
+fn fixture(disk: &FaultyDisk, dir: &TempDir, entries: usize) -> DriverFixture {
+    let (store, snapshots, parts) = driver_parts(disk, dir, entries, ConfState::of_voters(vec![1]));
+    let stop = CancellationToken::new();
     let end = spawn(parts, stop.clone()).unwrap();
-    DriverFixture { store, end, stop, snapshots: files }
+    DriverFixture { store, end, stop, snapshots }
+}
+
+fn create_cluster(id: u128) -> Command {
+    let (id, ranges) = (ClusterId(Id(id)), vec!["10.0.0.0/8".parse().unwrap()]);
+    Command::CreateCluster { id, ranges, feature_level: warren_core::FEATURE_LEVEL, at: Timestamp(1) }
 }
 
 fn description() -> NodeDescription {
@@ -102,14 +117,7 @@ impl DriverFixture {
     }
 
     async fn create(&self, id: u128) -> Result<(), ProposeError> {
-        let (id, ranges) = (ClusterId(Id(id)), vec!["10.0.0.0/8".parse().unwrap()]);
-        let command = Command::CreateCluster {
-            id,
-            ranges,
-            feature_level: warren_core::FEATURE_LEVEL,
-            at: Timestamp(1),
-        };
-        self.store.propose(command).await.map(drop)
+        self.store.propose(create_cluster(id)).await.map(drop)
     }
 
     /// A cluster with the node that [`Rig::count`] counts with.

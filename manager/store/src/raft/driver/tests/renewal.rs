@@ -2,11 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use warren_log::{SnapshotMeta, StoredLog};
+use bytes::Bytes;
+use warren_consensus::{Message, MessageKind};
+use warren_core::AppliedIndex;
+use warren_log::{EntryKind, RaftEntry, SnapshotMeta, StoredLog};
 use warren_security::seal::{KeyFiles, KeyId};
 
 use super::*;
+use crate::codec;
 use crate::raft::open::SealedSnapshot;
+use crate::raft::snapshot::SnapshotExchange;
+use crate::store::DriverRequest;
 
 /// What is on the disk while the driver runs.
 fn durable_log(disk: &FaultyDisk) -> StoredLog {
@@ -113,4 +119,107 @@ async fn interrupted_renewal_leaves_what_the_next_process_opens() {
         rig.stop.cancel();
         rig.end.await.unwrap().unwrap();
     }
+}
+
+/// The term of the leader, which is member 2.
+const TERM: u64 = 1;
+
+fn members() -> ConfState {
+    ConfState::of_voters(vec![1, 2, 3])
+}
+
+fn meta(index: u64) -> SnapshotMeta {
+    SnapshotMeta { index, term: TERM, conf_state: members() }
+}
+
+/// A message of the leader with entries, which are committed, or a snapshot.
+fn message(kind: MessageKind, entries: Vec<RaftEntry>, snapshot: Option<SnapshotMeta>) -> Message {
+    Message {
+        kind,
+        to: 1,
+        from: 2,
+        term: TERM,
+        log_term: 0,
+        index: 0,
+        commit: entries.last().map_or(0, |entry| entry.index),
+        entries,
+        commit_term: 0,
+        snapshot,
+        request_snapshot: 0,
+        reject: false,
+        reject_hint: 0,
+        context: Bytes::new(),
+        priority: 0,
+        acknowledged: Vec::new(),
+    }
+}
+
+/// A state up to this index, as the leader sends it.
+fn leader_snapshot(index: u64) -> Vec<u8> {
+    let mut state = State::new();
+    state.advance_to(AppliedIndex { term: TERM, index });
+    let mut plain = Vec::new();
+    codec::write_snapshot(&state, &mut plain).unwrap();
+    plain
+}
+
+/// Handles everything that is queued.
+fn settle(driver: &mut RaftDriver) {
+    let mut proposals = Vec::new();
+    loop {
+        driver.take_inputs(&mut proposals, true);
+        driver.run_once().unwrap();
+        if !driver.replica.has_events() {
+            return;
+        }
+    }
+}
+
+/// The leader's snapshot, stored with the earlier key, replaces the state while that of the renewal is written.
+#[tokio::test]
+async fn renewal_in_which_a_snapshot_is_received_leaves_nothing_sealed_with_an_earlier_key() {
+    let (disk, dir) = (FaultyDisk::new(MemoryDisk::new()), tempfile::tempdir().unwrap());
+    let (store, files, parts) = driver_parts(&disk, &dir, usize::MAX, members());
+    let mut driver = RaftDriver::new(parts, sync_channel(1).0);
+    let entry = |index: u64| {
+        let data = codec::encode(&create_cluster(index.into())).into();
+        RaftEntry { index, term: TERM, kind: EntryKind::Command, data }
+    };
+    store.receive_message(message(MessageKind::Append, vec![entry(1), entry(2)], None));
+    settle(&mut driver);
+    let earlier = keys_in_use(&disk, &dir);
+    assert_eq!((driver.replica.applied().index, earlier.len()), (2, 1));
+
+    let exchange = SnapshotExchange::new(files.clone(), store);
+    let announced = message(MessageKind::Snapshot, Vec::new(), Some(meta(50)));
+    let plain = leader_snapshot(50).into();
+    let received = tokio::spawn(async move { exchange.receive(announced, plain).await });
+    let snapshot = driver.inbox.inputs.recv().await.unwrap();
+    let (reply, mut renewed) = oneshot::channel();
+    driver.handle_request(DriverRequest::RenewDataKey(reply));
+    settle(&mut driver);
+    let written = async {
+        while !files.path(&meta(2)).exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), written).await.unwrap();
+    driver.handle_input(snapshot);
+    settle(&mut driver);
+    received.await.unwrap().unwrap();
+    assert_eq!(driver.replica.applied().index, 50);
+    assert_eq!(keys_in_use(&disk, &dir), earlier, "all that is left is the snapshot of the leader");
+
+    // That of the renewal comes too late; another one takes the place of the leader's.
+    for _ in 0..2 {
+        assert!(renewed.try_recv().is_err(), "the earlier key is in use");
+        let written = driver.snapshotter.next_result().await;
+        driver.finish_snapshot(written);
+        driver.tick();
+        settle(&mut driver);
+    }
+    renewed.try_recv().unwrap().unwrap();
+    assert_eq!(durable_log(&disk).snapshot, Some(meta(50)));
+    assert!(keys_in_use(&disk, &dir).is_disjoint(&earlier));
+    check_opens(&disk, &dir);
 }

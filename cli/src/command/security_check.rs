@@ -6,7 +6,6 @@ use std::time::Duration;
 use warren_client::Client;
 use warren_proto::convert::{data_plane, user_namespace};
 use warren_proto::v1;
-use warren_types::image_reference::split_reference;
 use warren_types::{
     AdmissionPolicy, DataPlane, ImageResolver, NodeCheckOutcome, ServiceSpec, Timestamp, UserNamespace,
     UserRole, Violation,
@@ -170,11 +169,9 @@ fn users_of_containers(cluster: &ClusterState) -> CheckView {
 }
 
 fn images(cluster: &ClusterState) -> CheckView {
-    let has_digest = |spec: &ServiceSpec| {
-        split_reference(spec.task.image.as_str()).is_ok_and(|parts| parts.digest.is_some())
-    };
     let resolved_by_worker = |spec: &&ServiceSpec| spec.task.image_resolver() == ImageResolver::Worker;
-    let tagged = cluster.services.iter().filter(resolved_by_worker).filter(|spec| !has_digest(spec));
+    let tagged =
+        cluster.services.iter().filter(resolved_by_worker).filter(|spec| spec.task.image.digest().is_none());
     let found: Vec<String> = tagged.map(|spec| spec.name.to_string()).collect();
     let hint = "`warren service update NAME --resolve-image manager` has managers ask the registry";
     check("images", &found, "the first node that pulls the tag decides the digest for all", hint)

@@ -17,7 +17,7 @@ use super::audited_call::AuditedCall;
 use super::membership::internal_error;
 
 /// Names in a response.
-const MAX_NAMES: usize = 100;
+pub(super) const MAX_NAMES: usize = 100;
 
 /// Whether it replaced this authority, or replaces it.
 fn replaced(rotation: &CaRotation, authority: CaDigest) -> bool {

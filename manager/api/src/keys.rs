@@ -10,9 +10,7 @@ use warren_types::{KeyPhase, SealedItem};
 
 use super::Api;
 use super::audited_call::AuditedCall;
-
-/// Names in a response.
-const MAX_NAMES: usize = 100;
+use super::ca::MAX_NAMES;
 
 impl Api {
     pub(super) fn show_keys(&self, state: &State) -> v1::KeyStatus {
@@ -48,11 +46,7 @@ impl Api {
         let caller = AuditedCall::of(&request);
         let number = request.get_ref().number;
         let published = self.read_latest().await?;
-        let is_next = published
-            .state
-            .key_rotation()
-            .map_or(number == 0, |known| known.number == number && known.phase == KeyPhase::Complete);
-        if !is_next {
+        if !published.state.may_begin_key_rotation(number) {
             return Ok(Response::new(self.show_keys(&published.state)));
         }
         let command = KeyCommand::Rotate { number, step: KeyRotationStep::Begin, at: self.clock.now() };

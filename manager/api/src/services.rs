@@ -9,7 +9,6 @@ use warren_proto::convert::replicas;
 use warren_proto::status::Problem;
 use warren_proto::v1::{self, services_server};
 use warren_store::problem::{IntoProblem, status_of};
-use warren_types::image_reference::split_reference;
 use warren_types::{
     ImageDigest, ImageResolver, Revision, Service, ServiceId, ServiceMode, ServiceName, ServiceSpec,
     TaskSpec, TaskState, UserRole, Violation, Violations,
@@ -153,8 +152,7 @@ fn changes_no_task(service: &Service, spec: &ServiceSpec) -> bool {
 
 /// Whether managers have to ask for the digest of the image.
 fn awaits_digest(task: &TaskSpec) -> bool {
-    let names_digest = split_reference(task.image.as_str()).is_ok_and(|parts| parts.digest.is_some());
-    task.image_resolver() == ImageResolver::Manager && !names_digest
+    task.image_resolver() == ImageResolver::Manager && task.image.digest().is_none()
 }
 
 fn is_more(service: &Service, replicas: u32) -> bool {

@@ -181,11 +181,12 @@ impl ManagerKeys {
         Ok(self.files.rewrite(&certificates, SECRET_OBJECT_KEY_FILE)?)
     }
 
-    /// As [`member_identity::mark_removed`]. The key of the node is not locked any more: the node's tasks may still
-    /// have to be stopped, by whoever starts the machine next.
+    /// Records that the cluster removed this manager, and deletes the cluster's keys; durable when this returns. The
+    /// certificate of the node stays, and its key is not locked any more: the node's tasks may still have to be
+    /// stopped, by whoever starts the machine next.
     ///
     /// # Errors
-    /// [`MemberFileError`].
+    /// [`MemberFileError`]; the next start completes it.
     pub fn mark_removed(&self, identity: &MemberIdentity) -> Result<(), MemberFileError> {
         let _alone = self.changing();
         self.files.release(NODE_FILE)?;

@@ -327,7 +327,7 @@ pub(crate) fn save_secret_object_key(
 ///
 /// # Errors
 /// [`MemberFileError`]; [`remove_keys`] completes it.
-pub fn mark_removed(dir: &Path, identity: &MemberIdentity) -> Result<(), MemberFileError> {
+pub(crate) fn mark_removed(dir: &Path, identity: &MemberIdentity) -> Result<(), MemberFileError> {
     let _changing = lock_changes();
     let (member, _) = load_current(dir, identity)?;
     check_certificate(dir, &member)?;

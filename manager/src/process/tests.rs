@@ -340,7 +340,7 @@ fn removed_node_needs_removed_manager() {
     assert_eq!(nodes(), [false, false]);
     member_identity::mark_superseded(&dir, &identity, 7).unwrap();
     assert_eq!(nodes(), [false, true], "it may be the cluster again");
-    member_identity::mark_removed(&dir, &identity).unwrap();
+    keys.mark_removed(&identity).unwrap();
     assert_eq!(nodes(), [true, false]);
 }
 

@@ -11,8 +11,6 @@ use std::thread;
 use nix::libc;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
-/// Privileges stay with a change of the user.
-const NO_SETUID_FIXUP: libc::c_ulong = 1 << 2;
 /// No user has this id: the call only returns the present one.
 const NOBODY: u32 = u32::MAX;
 
@@ -33,9 +31,10 @@ fn assume(id: u32) -> io::Result<()> {
     let kept = unsafe {
         match libc::prctl(libc::PR_GET_SECUREBITS) {
             -1 => -1,
+            // Privileges stay with a change of the user.
             bits => libc::prctl(
                 libc::PR_SET_SECUREBITS,
-                libc::c_ulong::from(bits.cast_unsigned()) | NO_SETUID_FIXUP,
+                libc::c_ulong::from((bits | libc::SECBIT_NO_SETUID_FIXUP).cast_unsigned()),
             ),
         }
     };

@@ -163,6 +163,7 @@ impl StoredKey {
     }
 
     /// The keys in the file; none when there is no file.
+    #[cfg(test)]
     pub(crate) fn load(purpose: &'static KeyPurpose, path: &Path) -> Result<Vec<Self>, KeyFileError> {
         KeyLine::load(purpose, path)?.into_iter().map(|line| line.into_plain(path)).collect()
     }

@@ -71,10 +71,8 @@ impl fmt::Debug for SecretObjectKey {
 
 impl SecretObjectKey {
     /// The key in the file; `None` when there is no file.
-    ///
-    /// # Errors
-    /// [`KeyFileError`].
-    pub fn load(path: &Path) -> Result<Option<Self>, KeyFileError> {
+    #[cfg(test)]
+    pub(crate) fn load(path: &Path) -> Result<Option<Self>, KeyFileError> {
         Ok(Self::of(StoredKey::load(&PURPOSE, path)?))
     }
 

@@ -5,6 +5,7 @@
 use std::net::Ipv4Addr;
 
 use crate::name::is_image_digest;
+use crate::{ImageDigest, ImageReference};
 
 /// The registry of a reference without a host.
 pub const DEFAULT_DOMAIN: &str = "docker.io";
@@ -28,6 +29,14 @@ pub struct ReferenceParts<'a> {
     pub tag: Option<&'a str>,
     /// `sha256:` and 64 digits, as given.
     pub digest: Option<&'a str>,
+}
+
+impl ImageReference {
+    /// The digest that the reference names.
+    pub fn digest(&self) -> Option<ImageDigest> {
+        let (_, digest) = self.as_str().split_once('@')?;
+        digest.parse().ok()
+    }
 }
 
 /// Splits a reference as users write it.
@@ -162,6 +171,19 @@ mod tests {
             let text = format!("{domain}/nginx");
             let found = split_reference(&text).unwrap();
             assert_eq!((found.domain, &*found.path), ("docker.io", "library/nginx"));
+        }
+    }
+
+    #[test]
+    fn reference_names_a_digest() {
+        let digest: ImageDigest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
+        for (text, expected) in [
+            (format!("localhost:5000/app:1@{digest}"), Some(digest.clone())),
+            (format!("app@{digest}"), Some(digest)),
+            ("localhost:5000/app:1".to_owned(), None),
+            ("app@sha256:0123abcd".to_owned(), None),
+        ] {
+            assert_eq!(text.parse::<ImageReference>().unwrap().digest(), expected, "{text}");
         }
     }
 

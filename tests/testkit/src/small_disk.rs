@@ -23,13 +23,8 @@ impl SmallDisk {
     #[must_use]
     #[track_caller]
     pub fn new(directory: &Path, mebibytes: u64) -> SmallDisk {
-        let (image, mounted) = (directory.join("small-disk"), SmallDisk::mount_point(directory));
-        let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
-        made.and_then(|()| std::fs::create_dir_all(&mounted))
-            .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
-        let (from, to) = (image.to_string_lossy(), mounted.to_string_lossy());
-        tool::run("mkfs.ext4", ["-q", "-m", "0", &from]);
-        tool::run("mount", ["-o", "loop", &from, &to]);
+        let (image, mounted) = file_system(directory, mebibytes, &[]);
+        tool::run("mount", ["-o", "loop", &image.to_string_lossy(), &mounted.to_string_lossy()]);
         SmallDisk { mounted }
     }
 
@@ -37,14 +32,8 @@ impl SmallDisk {
     #[must_use]
     #[track_caller]
     pub fn with_quotas(directory: &Path, mebibytes: u64) -> (SmallDisk, bool) {
-        let (image, mounted) = (directory.join("quota-disk"), SmallDisk::mount_point(directory));
-        let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
-        made.and_then(|()| std::fs::create_dir(&mounted))
-            .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
-        tool::run(
-            "mkfs.ext4",
-            ["-q", "-m", "0", "-O", "quota,project", "-E", "quotatype=prjquota", &image.to_string_lossy()],
-        );
+        let features = ["-O", "quota,project", "-E", "quotatype=prjquota"];
+        let (image, mounted) = file_system(directory, mebibytes, &features);
         let mut mount = Command::new("mount");
         mount.args(["-o", "loop,prjquota"]).arg(&image).arg(&mounted);
         match tool::stdout(mount, tool::DEADLINE) {
@@ -131,6 +120,18 @@ impl Drop for SmallDisk {
             eprintln!("cannot unmount {}: {error}", self.mounted.display());
         }
     }
+}
+
+/// Makes an ext4 file system in a file in `directory`, in place of an earlier one; the file and the mount point.
+#[track_caller]
+fn file_system(directory: &Path, mebibytes: u64, features: &[&str]) -> (PathBuf, PathBuf) {
+    let (image, mounted) = (directory.join("small-disk"), SmallDisk::mount_point(directory));
+    let made = File::create(&image).and_then(|file| file.set_len(mebibytes << 20));
+    made.and_then(|()| std::fs::create_dir_all(&mounted))
+        .unwrap_or_else(|error| panic!("cannot make {}: {error}", image.display()));
+    let file = image.to_string_lossy();
+    tool::run("mkfs.ext4", ["-q", "-m", "0"].iter().chain(features).copied().chain([&*file]));
+    (image, mounted)
 }
 
 /// Whether the kernel says that it was built without quotas for ext4.

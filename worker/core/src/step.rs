@@ -323,8 +323,7 @@ fn next_attempt(task: &TaskAssignment, found: &ObservedTask, now: Timestamp) -> 
 /// The task's image digest, as soon as it is pinned for its whole revision: by managers, or by the reference
 /// itself.
 pub fn resolved_digest(task: &TaskAssignment) -> Option<ImageDigest> {
-    let named = || task.spec.image.as_str().rsplit_once('@').and_then(|(_, digest)| digest.parse().ok());
-    task.digest.clone().or_else(named)
+    task.digest.clone().or_else(|| task.spec.image.digest())
 }
 
 fn has_volumes(task: &TaskAssignment) -> bool {

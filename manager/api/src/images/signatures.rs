@@ -7,7 +7,6 @@ use tonic::Code;
 use warren_core::{State, usable_import};
 use warren_proto::Problem;
 use warren_registry::{Digest, ImageSignature, Reference, RegistryCredentials};
-use warren_types::image_reference::split_reference;
 use warren_types::{
     ImageDigest, ImageReference, ImageResolver, ServiceName, SignatureRule, TaskSpec, Violation,
 };
@@ -114,9 +113,8 @@ impl Api {
         known: Option<&ImageDigest>,
     ) -> Result<(), NextDigestFailure> {
         let image = &task.image;
-        let named = || -> Option<ImageDigest> { split_reference(image.as_str()).ok()?.digest?.parse().ok() };
-        let (digest, is_imported) = match (known.cloned().or_else(named), usable_import(state, task).cloned())
-        {
+        let named = known.cloned().or_else(|| image.digest());
+        let (digest, is_imported) = match (named, usable_import(state, task).cloned()) {
             (Some(digest), _) => (digest, false),
             (None, Some(digest)) => (digest, true),
             (None, None) => {

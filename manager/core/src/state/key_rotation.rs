@@ -45,6 +45,12 @@ impl State {
         self.cluster.as_ref()?.key_rotation.as_deref()
     }
 
+    /// Whether a replacement may begin that follows the one with that number; 0: none. One at a time.
+    pub fn may_begin_key_rotation(&self, number: u64) -> bool {
+        let follows = |known: &KeyRotation| known.number == number && known.phase == KeyPhase::Complete;
+        self.key_rotation().map_or(number == 0, follows)
+    }
+
     /// The managers, but for those that are being removed; those that have not done what the phase asks of them are
     /// missing.
     pub fn key_managers(&self) -> RotationProgress<&Member> {

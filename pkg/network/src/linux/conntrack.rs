@@ -14,6 +14,7 @@ use std::net::Ipv4Addr;
 use std::num::NonZeroU16;
 
 use nix::errno::Errno;
+use nix::libc;
 use rtnetlink::sys::{Socket, protocols::NETLINK_NETFILTER};
 
 use super::{netlink, underlay};
@@ -22,13 +23,13 @@ use crate::keys::{HostPort, Protocol};
 use crate::model::ClusterNetwork;
 use open_connection::{OpenConnection, provoke_acknowledgements};
 
-const GET: u16 = (1 << 8) | 1; // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
-const DELETE: u16 = (1 << 8) | 2; // IPCTNL_MSG_CT_DELETE
-const REQUEST_ACK: u16 = 0x5; // NLM_F_REQUEST | NLM_F_ACK
-const REQUEST_DUMP: u16 = 0x301; // NLM_F_REQUEST | NLM_F_DUMP
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NESTED: u16 = 0x8000;
+const GET: u16 = ((libc::NFNL_SUBSYS_CTNETLINK as u16) << 8) | 1; // IPCTNL_MSG_CT_GET
+const DELETE: u16 = ((libc::NFNL_SUBSYS_CTNETLINK as u16) << 8) | 2; // IPCTNL_MSG_CT_DELETE
+const REQUEST_ACK: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+const REQUEST_DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
+const NLMSG_DONE: u16 = libc::NLMSG_DONE as u16;
+const NESTED: u16 = libc::NLA_F_NESTED as u16;
 const TUPLE_ORIG: u16 = 1; // CTA_TUPLE_ORIG
 const TUPLE_REPLY: u16 = 2;
 const ID: u16 = 12;
@@ -45,8 +46,8 @@ const FILTER_REPLY_FLAGS: u16 = 2;
 const BY_SOURCE: u32 = 1; // CTA_FILTER_FLAG(CTA_IP_SRC)
 const BY_DESTINATION: u32 = 2;
 const BY_PROTOCOL: u32 = 8; // CTA_FILTER_FLAG(CTA_PROTO_NUM)
-const UDP: u8 = 17;
-const TCP: u8 = 6;
+const UDP: u8 = libc::IPPROTO_UDP as u8;
+const TCP: u8 = libc::IPPROTO_TCP as u8;
 const HEADER: usize = 20; // struct nlmsghdr and struct nfgenmsg
 
 /// Above this number of requests, one pass over all entries is cheaper than one of the kernel for each.
@@ -214,7 +215,7 @@ impl ConntrackSocket {
         message.extend(flags.to_ne_bytes());
         message.extend(self.sequence.to_ne_bytes());
         message.extend(0_u32.to_ne_bytes());
-        message.extend([nix::libc::AF_INET as u8, version, 0, 0]);
+        message.extend([libc::AF_INET as u8, version, 0, 0]);
         message.extend(body);
         netlink::send(&self.socket, &message)
     }

@@ -3,30 +3,13 @@
 //! Sources: open_tree(2), mount_setattr(2), move_mount(2), ioctl_nsfs(2).
 #![allow(unsafe_code)] // Foreign functions are unsafe to call; each call says why it may be made.
 
-use std::ffi::{CStr, CString, c_int, c_long, c_uint};
+use std::ffi::{CStr, CString, c_int, c_long};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::libc;
-
-const OPEN_TREE_CLONE: c_uint = 1;
-const AT_RECURSIVE: c_uint = 0x8000;
-const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
-const MOUNT_ATTR_RDONLY: u64 = 1;
-const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
-/// The user namespace that a namespace belongs to.
-const NS_GET_USERNS: libc::c_ulong = 0xb701;
-
-/// `struct mount_attr`.
-#[repr(C)]
-struct MountAttributes {
-    set: u64,
-    cleared: u64,
-    propagation: u64,
-    user_namespace: u64,
-}
 
 /// How a source is mounted.
 #[derive(Clone, Copy)]
@@ -61,20 +44,20 @@ pub(super) fn mount_mapped(
     users: BorrowedFd<'_>,
     kind: MountKind,
 ) -> Result<(), MapError> {
-    let all = if kind.recursive { AT_RECURSIVE } else { 0 };
+    let all = if kind.recursive { libc::AT_RECURSIVE.cast_unsigned() } else { 0 };
     let (source, target) =
         (c_string(source).map_err(MapError::Failed)?, c_string(target).map_err(MapError::Failed)?);
     let empty: &CStr = c"";
-    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC.cast_unsigned() | all;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | all;
     // SAFETY: the path ends with NUL and outlives the call, which returns a new descriptor or -1.
     let tree = checked(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags) });
     // SAFETY: the descriptor is new and has no other owner.
     let tree = unsafe { OwnedFd::from_raw_fd(tree.map_err(MapError::Failed)?) };
-    let attributes = MountAttributes {
-        set: MOUNT_ATTR_IDMAP | if kind.read_only { MOUNT_ATTR_RDONLY } else { 0 },
-        cleared: 0,
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP | if kind.read_only { libc::MOUNT_ATTR_RDONLY } else { 0 },
+        attr_clr: 0,
         propagation: 0,
-        user_namespace: u64::try_from(users.as_raw_fd()).unwrap_or(u64::MAX),
+        userns_fd: u64::try_from(users.as_raw_fd()).unwrap_or(u64::MAX),
     };
     // SAFETY: the path ends with NUL, and both outlive the call; the size is that of the attributes.
     let mapped = checked(unsafe {
@@ -84,7 +67,7 @@ pub(super) fn mount_mapped(
             empty.as_ptr(),
             libc::AT_EMPTY_PATH.cast_unsigned() | all,
             &raw const attributes,
-            size_of::<MountAttributes>(),
+            size_of::<libc::mount_attr>(),
         )
     });
     mapped.map_err(|error| match error.raw_os_error() {
@@ -99,7 +82,7 @@ pub(super) fn mount_mapped(
             empty.as_ptr(),
             libc::AT_FDCWD,
             target.as_ptr(),
-            MOVE_MOUNT_F_EMPTY_PATH,
+            libc::MOVE_MOUNT_F_EMPTY_PATH,
         )
     });
     moved.map(drop).map_err(MapError::Failed)
@@ -108,7 +91,7 @@ pub(super) fn mount_mapped(
 /// The user namespace that a namespace belongs to.
 pub(super) fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: this request has no argument, and returns a new descriptor or -1.
-    let owner = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
+    let owner = unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_USERNS) };
     let owner: RawFd = checked(owner.into())?;
     // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(owner) })

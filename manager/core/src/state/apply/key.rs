@@ -77,9 +77,7 @@ fn next_rotation(
 ) -> Option<KeyRotation> {
     let known = state.key_rotation();
     if *step == KeyRotationStep::Begin {
-        let is_next =
-            known.map_or(number == 0, |known| known.number == number && known.phase == KeyPhase::Complete);
-        return is_next.then(|| KeyRotation {
+        return state.may_begin_key_rotation(number).then(|| KeyRotation {
             number: entry.index,
             phase: KeyPhase::Disks,
             began_at: entry.now,

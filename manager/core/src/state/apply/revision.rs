@@ -280,7 +280,7 @@ fn set_revision(
     service::change(state, entry, id, |service| {
         change(service);
         let Some(NextRevision { revision, pin, kind, failure }) = next else { return };
-        if let Some(pin) = pin.or_else(|| service::reference_digest(&revision.task)) {
+        if let Some(pin) = pin.or_else(|| revision.task.image.digest()) {
             service.pins.insert(revision.number, pin);
         }
         let before = std::mem::replace(&mut service.revision, Arc::new(revision));

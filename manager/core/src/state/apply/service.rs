@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    ImageDigest, Revision, RolloutRecord, Service, ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp,
-    Violation, Violations,
+    Revision, RolloutRecord, Service, ServiceId, ServiceMode, ServiceSpec, Timestamp, Violation, Violations,
 };
 
 use super::{ApplyContext, network, ports, user_namespace};
@@ -56,7 +55,7 @@ pub(super) fn create(
         created_at: entry.now,
         updated_at: entry.now,
         spec: Arc::new(spec.clone()),
-        pins: reference_digest(&spec.task).map(|pin| (revision.number, pin)).into_iter().collect(),
+        pins: spec.task.image.digest().map(|pin| (revision.number, pin)).into_iter().collect(),
         revision: Arc::new(revision),
         history: Vec::new(),
         removing: false,
@@ -174,12 +173,6 @@ pub(super) fn find_not_removing(state: &State, id: ServiceId) -> Result<&Arc<Ser
         true => Err(Refusal::ServiceRemoving { service: service.spec.name.clone() }),
         false => Ok(service),
     }
-}
-
-/// The digest in the image reference itself.
-pub(super) fn reference_digest(task: &TaskSpec) -> Option<ImageDigest> {
-    let (_, digest) = task.image.as_str().split_once('@')?;
-    digest.parse().ok()
 }
 
 pub(super) fn check_version(service: &Service, desired: Option<u64>) -> Result<(), Refusal> {

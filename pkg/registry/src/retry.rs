@@ -1,6 +1,8 @@
-//! Retry schedule for registry requests. Pure: the caller sleeps.
+//! Retry schedule for registry requests; the caller sleeps.
 
 use std::time::Duration;
+
+use warren_control::{Backoff, RandomSource, system_random};
 
 use super::{RegistryError, RegistryPolicy};
 
@@ -19,45 +21,50 @@ impl From<RegistryError> for AttemptFailure {
     }
 }
 
-/// Counts consecutive attempts without progress.
-#[derive(Clone, Debug)]
+/// Counts consecutive attempts without progress. Nodes that pull the same image at the same time drift apart.
 pub struct RetryCounter {
-    policy: RegistryPolicy,
-    failed: u32,
+    max_tries: u32,
+    max_backoff: Duration,
+    backoff: Backoff,
+    chance: RandomSource,
 }
 
 impl RetryCounter {
     /// No attempt so far.
     pub fn new(policy: &RegistryPolicy) -> Self {
-        Self { policy: policy.clone(), failed: 0 }
+        let RegistryPolicy { max_tries, min_backoff, max_backoff, .. } = *policy;
+        let backoff = Backoff::new(min_backoff, max_backoff);
+        Self { max_tries, max_backoff, backoff, chance: system_random() }
     }
 
     /// Resets the count after progress.
     pub fn reset(&mut self) {
-        self.failed = 0;
+        self.backoff.reset();
     }
 
     /// Consecutive failures, and their limit.
     pub fn count(&self) -> (u32, u32) {
-        (self.failed, self.policy.max_tries)
+        (self.backoff.failures(), self.max_tries)
     }
 
-    /// Records a failed attempt and returns the delay before the next one.
+    /// Records a failed attempt and returns the delay before the next one, which comes after the one that the registry
+    /// asks for.
     ///
     /// # Errors
     /// The failure, when a retry cannot help or the limit is reached.
     pub fn next_delay(&mut self, failure: AttemptFailure) -> Result<Duration, RegistryError> {
-        self.failed += 1;
-        if !failure.error.is_transient() || self.failed >= self.policy.max_tries {
+        let delay = self.backoff.next_delay((self.chance)());
+        if !failure.error.is_transient() || self.backoff.failures() >= self.max_tries {
             return Err(failure.error);
         }
-        let doubled = self.policy.min_backoff.saturating_mul(1 << (self.failed - 1).min(16));
-        Ok(doubled.max(failure.retry_after.unwrap_or_default()).min(self.policy.max_backoff))
+        Ok(failure.retry_after.unwrap_or_default().saturating_add(delay).min(self.max_backoff))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn broken() -> RegistryError {
@@ -74,12 +81,25 @@ mod tests {
         }
     }
 
+    fn counter(chance: u64) -> RetryCounter {
+        RetryCounter { chance: Arc::new(move || chance), ..RetryCounter::new(&policy()) }
+    }
+
     #[test]
     fn backoff_doubles_to_max_then_gives_up() {
-        let mut tries = RetryCounter::new(&policy());
-        let pauses: Vec<_> =
-            (0..5).map(|_| tries.next_delay(broken().into()).map(|pause| pause.as_secs())).collect();
-        assert_eq!(pauses, [Ok(1), Ok(2), Ok(4), Ok(5), Err(broken())]);
+        for (chance, expected) in [(0, [500, 1000, 2000, 2500]), (1 << 63, [750, 1500, 3000, 3750])] {
+            let mut tries = counter(chance);
+            let pauses: Vec<_> =
+                (0..4).map(|_| tries.next_delay(broken().into()).unwrap().as_millis()).collect();
+            assert_eq!(pauses, expected);
+            assert_eq!(tries.next_delay(broken().into()), Err(broken()));
+        }
+    }
+
+    #[test]
+    fn delays_differ() {
+        let delay = || RetryCounter::new(&policy()).next_delay(broken().into()).unwrap();
+        assert!((0..8).any(|_| delay() != delay()));
     }
 
     #[test]
@@ -97,8 +117,8 @@ mod tests {
     fn retry_after_is_honoured_up_to_max() {
         let after =
             |seconds| AttemptFailure { error: broken(), retry_after: Some(Duration::from_secs(seconds)) };
-        let mut tries = RetryCounter::new(&policy());
-        assert_eq!(tries.next_delay(after(3)).unwrap().as_secs(), 3);
+        let mut tries = counter(0);
+        assert_eq!(tries.next_delay(after(3)).unwrap().as_millis(), 3500);
         assert_eq!(tries.next_delay(after(3_600)).unwrap().as_secs(), 5);
     }
 

@@ -18,7 +18,7 @@ pub struct RegistryPolicy {
     pub stall_timeout: Duration,
     /// Consecutive failures allowed; each new byte of a layer resets the count.
     pub max_tries: u32,
-    /// Delay before the first retry; each further delay doubles.
+    /// Longest delay before the first retry, of which up to a half is chosen at random; each further one doubles.
     pub min_backoff: Duration,
     /// Limit of the delay, also of one requested by the registry.
     pub max_backoff: Duration,

@@ -2,6 +2,7 @@
 
 mod advertised;
 mod error;
+mod follow_state;
 mod identity;
 mod key_rotation;
 mod maintenance;
@@ -242,10 +243,10 @@ async fn start(
         member_identity::finish_init(dir)?;
     }
     renew_certificates(keys, &clock, store, &background_tasks, tuning.certificate_check_interval);
-    follow_ca_rotation(keys, &stamp, store, &background_tasks)?;
+    follow_ca_rotation(keys, &stamp, store, &background_tasks, &shutdown)?;
     follow_revocations(keys, &stamp, store, &shutdown);
-    follow_autolock(keys, store, &background_tasks);
-    follow_key_rotation(keys, keyring, &stamp, store, &background_tasks);
+    follow_autolock(keys, store, &background_tasks, &shutdown);
+    follow_key_rotation(keys, keyring, &stamp, store, &background_tasks, &shutdown);
     serve(opening, (clock, stamp, background_tasks), shutdown)
 }
 

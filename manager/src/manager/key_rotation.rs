@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use warren_bootstrap::autolock::open_unlock_key;
 use warren_bootstrap::ca::ManagerKeys;
-use warren_control::{BackgroundTasks, BoxError};
+use warren_control::{BackgroundTasks, BoxError, Shutdown};
 use warren_core::{Command, KeyCommand, KeyRotationStep, KeyStep, ManagerKeyState, ManagerKeyStep, State};
 use warren_security::SecretObjectKeyError;
 use warren_security::seal::Keyring;
@@ -13,9 +13,9 @@ use warren_store::timestamp::TimestampSource;
 use warren_store::{PublishedState, Store};
 use warren_types::{KeyRotation, SealedData, SealedItem, SecretObjectKeyId};
 
-/// How often the state is asked for a step.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Steps until the next interval.
+use crate::manager::follow_state::{IDLE, WAITING, follow_state};
+
+/// Steps of one run.
 const MAX_STEPS: usize = 64;
 /// What one command seals again, at least one item.
 const MAX_ITEMS: usize = 100;
@@ -38,6 +38,7 @@ pub(super) fn follow_key_rotation(
     clock: &TimestampSource,
     store: &Store,
     background_tasks: &BackgroundTasks,
+    shutdown: &Shutdown,
 ) {
     let rotator = Arc::new(KeyRotator {
         keys: keys.clone(),
@@ -46,20 +47,23 @@ pub(super) fn follow_key_rotation(
         store: store.clone(),
         renewed: Mutex::default(),
     });
-    background_tasks.spawn("key-rotation", INTERVAL, move || {
+    follow_state("key-rotation", store, background_tasks, shutdown, move || {
         let rotator = rotator.clone();
         async move { rotator.run().await }
     });
 }
 
 impl KeyRotator {
-    async fn run(&self) -> Result<(), BoxError> {
+    /// Takes steps as long as there are any. Returns the delay until the next look.
+    async fn run(&self) -> Result<Duration, BoxError> {
         for _ in 0..MAX_STEPS {
             if !self.follow().await? && !self.lead().await? {
-                break;
+                // The step waits for a leader, or until the unlock key on the disk is changed.
+                let is_waiting = self.next_step(&self.store.read().state).is_some();
+                return Ok(if is_waiting { WAITING } else { IDLE });
             }
         }
-        Ok(())
+        Ok(WAITING)
     }
 
     /// Takes the next step of this manager. Returns whether there was one.
@@ -159,7 +163,7 @@ impl KeyRotator {
         Err(format!("sealing {count} of the objects with the key {sealing} has replaced none of them").into())
     }
 
-    /// Proposes the step, unless no leader is known: the next run tries again.
+    /// Proposes the step, unless no leader is known: the run after the next election tries again.
     async fn propose(
         &self,
         published: &PublishedState,

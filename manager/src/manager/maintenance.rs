@@ -23,12 +23,9 @@ use warren_types::{CaHolder, NodeId};
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
 use crate::controllers::trigger::{RESYNC_INTERVAL, RESYNC_TASK, ReconcileTrigger};
+use crate::manager::follow_state::{IDLE, follow_state};
 use crate::manager::registration::ensure_administrator;
 
-/// How often the state is asked for a step of the replacement of the authority.
-const CA_ROTATION_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the state is asked whether the keys on the disk are to be locked.
-const AUTOLOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// Keys that may be queued for the planners; each service has two.
 const MAX_QUEUED_KEYS: usize = 1 << 16;
 
@@ -60,14 +57,15 @@ pub(super) fn follow_ca_rotation(
     clock: &TimestampSource,
     store: &Store,
     background_tasks: &BackgroundTasks,
+    shutdown: &Shutdown,
 ) -> Result<(), CaError> {
     if let Some(rotation) = store.read().state.ca_rotation() {
         // Before the first connection.
         keys.accept_replaced(rotation)?;
     }
-    let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
-    background_tasks.spawn("ca-rotation", CA_ROTATION_INTERVAL, move || {
-        let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
+    let (keys, clock, read) = (keys.clone(), clock.clone(), store.clone());
+    follow_state("ca-rotation", store, background_tasks, shutdown, move || {
+        let (keys, clock, store) = (keys.clone(), clock.clone(), read.clone());
         async move { follow_ca_step(&keys, &clock, &store).await }
     });
     Ok(())
@@ -75,11 +73,16 @@ pub(super) fn follow_ca_rotation(
 
 /// Locks the keys on the disk with the unlock key of the cluster, or no more; also what an earlier process, which was
 /// killed between two files, has left.
-pub(super) fn follow_autolock(keys: &Arc<ManagerKeys>, store: &Store, background_tasks: &BackgroundTasks) {
-    let (keys, store) = (keys.clone(), store.clone());
-    background_tasks.spawn("autolock", AUTOLOCK_INTERVAL, move || {
-        let (keys, store) = (keys.clone(), store.clone());
-        async move { follow_unlock_key(keys, &store).await }
+pub(super) fn follow_autolock(
+    keys: &Arc<ManagerKeys>,
+    store: &Store,
+    background_tasks: &BackgroundTasks,
+    shutdown: &Shutdown,
+) {
+    let (keys, read) = (keys.clone(), store.clone());
+    follow_state("autolock", store, background_tasks, shutdown, move || {
+        let (keys, store) = (keys.clone(), read.clone());
+        async move { follow_unlock_key(keys, &store).await.map(|()| IDLE) }
     });
 }
 
@@ -140,13 +143,14 @@ async fn follow_unlock_key(keys: Arc<ManagerKeys>, store: &Store) -> Result<(), 
     Ok(())
 }
 
+/// Returns the delay until the next look.
 async fn follow_ca_step(
     keys: &Arc<ManagerKeys>,
     clock: &TimestampSource,
     store: &Store,
-) -> Result<(), BoxError> {
+) -> Result<Duration, BoxError> {
     let published = store.read();
-    let Some(rotation) = published.state.ca_rotation() else { return Ok(()) };
+    let Some(rotation) = published.state.ca_rotation() else { return Ok(IDLE) };
     let authority = keys.authority.load();
     let own =
         ManagerAuthority { digest: authority.digest(), trusts_predecessor: authority.trusts_predecessors() };
@@ -170,12 +174,13 @@ async fn follow_ca_step(
             let now = UNIX_EPOCH + Duration::from_millis(clock.local_now().0);
             let followed = move || keys.follow_rotation(&rotation, step, now);
             tokio::task::spawn_blocking(followed).await??;
+            return Ok(Duration::ZERO);
         }
     }
-    Ok(())
+    Ok(IDLE)
 }
 
-/// Proposes it, unless no leader is known: the next run tries again.
+/// Proposes it, unless no leader is known: the run after the next election tries again.
 async fn record_renewal(store: &Store, renewal: CaCommand) -> Result<(), BoxError> {
     if store.read().role.leader_id.is_some() {
         store.propose(Command::Ca(renewal)).await?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use warren_security::files::{FileError, ensure_private_dir, write_private};
+use warren_security::files::{FileError, ensure_private_subdir, write_private};
 use warren_task::DesiredState;
 use warren_types::{
     AssignmentVersion, ClusterId, NetworkView, NodeId, NodeSettings, RetainedLog, TaskAssignment,
@@ -100,7 +100,8 @@ fn check_owner(found: (ClusterId, NodeId), own: (ClusterId, NodeId)) -> Result<(
 async fn store(path: &Path, content: &impl Serialize) -> Result<(), CacheError> {
     let (path, bytes) = (path.to_owned(), serde_json::to_vec(content)?);
     let write = move || {
-        path.parent().map_or(Ok(()), ensure_private_dir)?;
+        // A data directory that was removed is not created again.
+        path.parent().map_or(Ok(()), ensure_private_subdir)?;
         write_private(&path, &bytes)
     };
     tokio::task::spawn_blocking(write).await.expect("writing a file does not panic")?;
@@ -221,6 +222,15 @@ mod tests {
             cache.remove().unwrap();
             assert_eq!(cache.load().await, DesiredState::default());
         }
+    }
+
+    #[tokio::test]
+    async fn removed_data_directory_is_not_created_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = cache(&dir);
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        assert!(matches!(cache.store(&known()).await, Err(CacheError::Write(_))));
+        assert!(!dir.path().exists());
     }
 
     #[tokio::test]

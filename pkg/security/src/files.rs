@@ -81,6 +81,14 @@ pub fn ensure_private_dir(path: &Path) -> Result<(), FileError> {
     made.map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
+/// The same in a directory that must exist.
+pub fn ensure_private_subdir(path: &Path) -> Result<(), FileError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(|source| FileError::Write { path: path.to_owned(), source }),
+    }
+}
+
 /// Reads a text file, and refuses one that others can read.
 pub fn read_private(path: &Path) -> Result<Zeroizing<String>, FileError> {
     let mut bytes = read_private_bytes(path)?;
@@ -252,5 +260,11 @@ mod tests {
         ensure_private_dir(&path).unwrap();
         ensure_private_dir(&path).unwrap();
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
+        let below = path.join("c");
+        for _ in 0..2 {
+            ensure_private_subdir(&below).unwrap();
+        }
+        assert_eq!(mode(&below), 0o700);
+        assert!(ensure_private_subdir(&path.join("d/e")).is_err() && !path.join("d").exists());
     }
 }

@@ -69,11 +69,22 @@ impl TaskDirs {
     ) -> Result<TaskNetworkFiles, TaskDirError> {
         let further = task.spec.hosts.iter().map(|host| (host.name.clone(), host.address));
         let (name, further) = (hostname(task), further.collect::<Vec<_>>());
-        let log = self.log_dir(&task.id);
-        tokio::fs::create_dir_all(&log).await.map_err(|source| TaskDirError::Create { path: log, source })?;
+        self.create_log_dir(&task.id).await?;
         let directory = self.path(&task.id);
         let TaskResolver { address, resolv_conf } = resolver;
         Ok(ensure_files(&directory, &name, *address, &further, resolv_conf).await?)
+    }
+
+    /// Creates the directory of the task's log, but not the data directory of the node, which must exist.
+    async fn create_log_dir(&self, task: &TaskId) -> Result<(), TaskDirError> {
+        let paths = [self.root.clone(), self.path(task), self.log_dir(task)];
+        let create = move || {
+            paths.into_iter().try_for_each(|path| match std::fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                made => made.map_err(|source| TaskDirError::Create { path, source }),
+            })
+        };
+        tokio::task::spawn_blocking(create).await.expect("creating directories does not panic")
     }
 
     /// Removes the task's directory with its log.
@@ -214,6 +225,15 @@ mod tests {
         directories.remove(&task_id(1)).await.unwrap();
         directories.remove(&task_id(1)).await.unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("tasks")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn removed_data_directory_is_not_created_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let directories = TaskDirs::new(dir.path().join("data/tasks"));
+        let refused = directories.ensure(&task(1), &resolver(&task(1))).await.unwrap_err();
+        assert!(matches!(refused, TaskDirError::Create { .. }), "{refused}");
+        assert!(!dir.path().join("data").exists());
     }
 
     #[tokio::test]

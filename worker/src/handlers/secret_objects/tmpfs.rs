@@ -155,15 +155,19 @@ mod tests {
 
     use super::*;
 
-    /// Runs `work` on a thread in its own mount namespace, whose mounts end with it.
-    fn in_own_mount_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    /// Runs `work` with a directory on a thread in its own mount namespace, whose mounts end with it. The directory is
+    /// removed outside of the namespace, where nothing is mounted in it.
+    fn in_own_mount_namespace(work: impl FnOnce(&Path) + Send + 'static) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
         let thread = std::thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNS).unwrap();
             let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
             mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).unwrap();
-            work()
+            work(&path);
         });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        dir.close().unwrap();
     }
 
     /// The mounts at a path, as this thread sees them.
@@ -175,16 +179,15 @@ mod tests {
 
     #[test]
     fn tmpfs_is_mounted_once_root_only_and_removed_with_contents() {
-        in_own_mount_namespace(|| {
-            let dir = tempfile::tempdir().unwrap();
-            let memory = SecretTmpfs::in_run_dir(dir.path());
+        in_own_mount_namespace(|dir| {
+            let memory = SecretTmpfs::in_run_dir(dir);
             assert!(!memory.is_present());
             memory.remove().unwrap();
             for _ in 0..2 {
                 memory.ensure().unwrap();
             }
             // A later agent finds it.
-            SecretTmpfs::in_run_dir(dir.path()).ensure().unwrap();
+            SecretTmpfs::in_run_dir(dir).ensure().unwrap();
             let found = mounts(memory.path());
             assert_eq!(found.len(), 1, "{found:?}");
             for option in ["nosuid", "nodev", "noexec"] {
@@ -203,9 +206,8 @@ mod tests {
 
     #[test]
     fn tmpfs_is_bounded_and_noswap_where_supported() {
-        in_own_mount_namespace(|| {
-            let dir = tempfile::tempdir().unwrap();
-            let memory = SecretTmpfs::in_run_dir(dir.path());
+        in_own_mount_namespace(|dir| {
+            let memory = SecretTmpfs::in_run_dir(dir);
             memory.ensure().unwrap();
             let found = mounts(memory.path()).remove(0);
             match found.contains(" tmpfs ") {
@@ -218,10 +220,9 @@ mod tests {
 
     #[test]
     fn parent_tmpfs_is_not_mistaken_for_ours() {
-        in_own_mount_namespace(|| {
-            let dir = tempfile::tempdir().unwrap();
-            mount(Some("tmpfs"), dir.path(), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
-            let memory = SecretTmpfs::in_run_dir(dir.path());
+        in_own_mount_namespace(|dir| {
+            mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+            let memory = SecretTmpfs::in_run_dir(dir);
             fs::create_dir(memory.path()).unwrap();
             assert!(!memory.is_present());
             memory.ensure().unwrap();
@@ -229,8 +230,8 @@ mod tests {
             // A file system on disk that was mounted there does not count: it is hidden.
             memory.remove().unwrap();
             fs::create_dir_all(memory.path()).unwrap();
-            fs::create_dir(dir.path().join("other")).unwrap();
-            let (from, to) = (dir.path().join("other"), memory.path());
+            fs::create_dir(dir.join("other")).unwrap();
+            let (from, to) = (dir.join("other"), memory.path());
             mount(Some(&from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
             assert!(!memory.is_present());
         });
@@ -238,14 +239,12 @@ mod tests {
 
     #[test]
     fn kernel_without_noswap_gets_ramfs() {
-        in_own_mount_namespace(|| {
-            let dir = tempfile::tempdir().unwrap();
-            let refused =
-                mount(Some("tmpfs"), dir.path(), Some("tmpfs"), FLAGS, Some("mode=0700,no-such-option"));
+        in_own_mount_namespace(|dir| {
+            let refused = mount(Some("tmpfs"), dir, Some("tmpfs"), FLAGS, Some("mode=0700,no-such-option"));
             assert_eq!(refused, Err(Errno::EINVAL), "as noswap is by a kernel that does not know it");
-            mount(Some("ramfs"), dir.path(), Some("ramfs"), FLAGS, Some(RAMFS)).unwrap();
-            assert!(is_mounted(dir.path()));
-            let mode = fs::metadata(dir.path()).unwrap().permissions().mode();
+            mount(Some("ramfs"), dir, Some("ramfs"), FLAGS, Some(RAMFS)).unwrap();
+            assert!(is_mounted(dir));
+            let mode = fs::metadata(dir).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o700);
         });
     }

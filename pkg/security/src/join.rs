@@ -38,8 +38,8 @@ pub enum JoinConnectError {
     },
     /// The manager's certificate is not valid at this time.
     #[error(
-        "the manager's certificate is not valid now ({0}): set the clocks of both machines right, or renew it \
-         by starting the manager again"
+        "the manager's certificate is not valid now ({0}): set the clocks of both machines right; a manager renews its \
+         own within a minute, and when it starts"
     )]
     Expired(CertificateError),
     /// It is of the right cluster, or claims to be, and is not one of its managers.

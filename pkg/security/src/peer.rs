@@ -29,7 +29,8 @@ pub enum Peer {
         /// Its effective group at the time it connected.
         gid: u32,
     },
-    /// It showed no certificate. It may only join, log in or renew, and stays within [`crate::HandshakeLimits`].
+    /// It showed no certificate. It may only join, log in, renew the certificate of its key, or ask whether a machine
+    /// was removed, and stays within [`crate::HandshakeLimits`].
     Anonymous {
         /// Where it dialled from.
         address: SocketAddr,

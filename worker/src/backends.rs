@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use warren_container_programs::ContainerPrograms;
 use warren_dns::DnsSockets;
 use warren_image::{ImageStore, InvalidHost, RegistrySettings};
 use warren_network::{LinuxNetwork, NamespaceLock, NetworkBackend, WireGuardProgram};
@@ -138,8 +137,6 @@ impl HostBackends {
         let runtime = ContainerdRuntime::new(ContainerdSettings {
             cgroup_parent,
             exec_dir,
-            // The worker installs it before it runs containers.
-            exec_program: ContainerPrograms::in_dir(&programs_dir(&config.data_dir)).exec,
             runtime: oci_runtime,
             ..settings
         })?;

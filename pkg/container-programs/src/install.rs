@@ -57,8 +57,6 @@ pub struct ContainerPrograms {
     pub logger: PathBuf,
     /// For a mount into a container, run as `init -- PROGRAM ARGUMENT...`.
     pub init: PathBuf,
-    /// Started with a socket for the messages of [`plan`](crate::plan) as its standard input.
-    pub exec: PathBuf,
     /// Makes namespaces, which its caller binds to files.
     pub namespaces: PathBuf,
 }
@@ -68,7 +66,7 @@ impl ContainerPrograms {
     #[must_use]
     pub fn in_dir(dir: &Path) -> Self {
         let path = |program: &EmbeddedProgram| dir.join(program.name);
-        Self { logger: path(&LOGGER), init: path(&INIT), exec: path(&EXEC), namespaces: path(&NAMESPACES) }
+        Self { logger: path(&LOGGER), init: path(&INIT), namespaces: path(&NAMESPACES) }
     }
 }
 
@@ -79,10 +77,17 @@ impl ContainerPrograms {
 /// # Errors
 /// [`Error::Install`] and [`Error::Execute`].
 pub fn ensure_installed(dir: &Path) -> Result<ContainerPrograms, Error> {
-    for program in [LOGGER, INIT, EXEC, NAMESPACES] {
+    for program in [LOGGER, INIT, NAMESPACES] {
         ensure(dir, &program)?;
     }
     Ok(ContainerPrograms::in_dir(dir))
+}
+
+/// `warren-exec`, which is executed from sealed memory only, with a socket for the messages of [`plan`](crate::plan) as
+/// its standard input.
+#[must_use]
+pub fn exec_program() -> impl Read {
+    flate2::read::ZlibDecoder::new(EXEC.compressed)
 }
 
 fn ensure(dir: &Path, program: &EmbeddedProgram) -> Result<(), Error> {
@@ -192,7 +197,7 @@ mod tests {
         let before = (inode(&programs.logger), inode(&programs.init));
         assert_eq!(ensure_installed(scratch.path()).unwrap(), programs);
         assert_eq!((inode(&programs.logger), inode(&programs.init)), before);
-        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 4);
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 3);
     }
 
     #[test]

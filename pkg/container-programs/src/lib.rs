@@ -7,7 +7,8 @@
 //! * `warren-init` (`program/init.rs`) is the first process of a container that asks for one, or for an input.
 //! * `warren-exec` (`program/exec.rs`) runs a program inside a running container; [`plan`] is its input.
 //! * `warren-namespaces` (`program/namespaces.rs`) makes the user namespace of a container for the agent.
-//! * [`ensure_installed`] writes these programs, embedded in this library, to an executable path.
+//! * [`ensure_installed`] writes these programs, embedded in this library, to an executable path; [`exec_program`] is
+//!   `warren-exec`, which is executed from memory.
 //!
 //! The programs must depend only on the standard library.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -27,4 +28,4 @@ mod splitter;
 use warren_container_logs::{record, writer};
 
 pub use error::Error;
-pub use install::{ContainerPrograms, ensure_installed};
+pub use install::{ContainerPrograms, ensure_installed, exec_program};

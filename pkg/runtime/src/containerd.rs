@@ -84,18 +84,15 @@ pub struct ContainerdSettings {
     pub architectures: AllowedArchitectures,
     /// Volatile directory for the pipes of further programs with terminals, without other users.
     pub exec_dir: PathBuf,
-    /// `warren-exec`, for further programs without terminals.
-    pub exec_program: PathBuf,
 }
 
 impl ContainerdSettings {
     /// Defaults for a containerd at `socket`: namespace `warren`, `overlayfs`, cgroups under `/warren`,
-    /// `runc`, programs of the machine's own architecture, and pipes and `warren-exec` beside the socket.
+    /// `runc`, programs of the machine's own architecture, and pipes beside the socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         let socket = socket.into();
         Self {
             exec_dir: socket.with_file_name("exec"),
-            exec_program: socket.with_file_name("warren-exec"),
             socket,
             namespace: "warren".to_owned(),
             snapshotter: "overlayfs".to_owned(),
@@ -130,6 +127,8 @@ struct Inner {
     watcher: process_watcher::ProcessWatcher,
     views: view::Views,
     exec_dirs: exec::ExecDirs,
+    /// For further programs without terminals.
+    sealed_program: exec::SealedProgram,
     /// Notified after a removal.
     removed: Arc<Notify>,
     /// The directory of the writable layers, once it is known.
@@ -187,6 +186,7 @@ impl ContainerdRuntime {
             watcher: watch,
             views: view::Views::default(),
             exec_dirs: exec::ExecDirs::default(),
+            sealed_program: exec::SealedProgram::default(),
             removed,
             layer_root: OnceLock::new(),
             _forwarder: pump,

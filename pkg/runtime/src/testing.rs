@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
-use warren_container_programs::ensure_installed;
 
 use crate::cgroup::CgroupHierarchies;
 use crate::containerd::ContainerdSettings;
@@ -51,7 +50,6 @@ impl PrivateContainerd {
         let settings = ContainerdSettings {
             cgroup_parent: format!("/{namespace}"),
             namespace,
-            exec_program: ensure_installed(dir.path()).expect("the programs can be installed").exec,
             ..ContainerdSettings::new(options.state.join("containerd.sock"))
         };
         let mut started = Self { supervisor: None, settings, dir };

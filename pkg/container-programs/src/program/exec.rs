@@ -13,7 +13,7 @@
 //! belong to the container, as after `docker exec`.
 //!
 //! A container must never get write access to a file of the node (CVE-2019-5736: an image whose program is
-//! `/proc/self/exe`): so it first re-executes itself from a copy in sealed memory. It is single-threaded
+//! `/proc/self/exe`): so it refuses to run from a file that is not sealed memory. It is single-threaded
 //! without dependencies. Start reading at `run`; `inside.rs` has the system calls.
 #![allow(dead_code)] // The shared modules also have what only the agent or the logger needs.
 
@@ -50,11 +50,8 @@ fn main() -> ExitCode {
             println!("warren-exec 1");
             return ExitCode::SUCCESS;
         }
-        [] => match inside::run_from_sealed_memory() {
-            Ok(never) => match never {},
-            Err(why) => Err(other(format!("cannot run from sealed memory: {why}"))),
-        },
-        ["sealed"] => run(),
+        [] if !inside::is_sealed() => Err(other("must be executed from sealed memory".to_owned())),
+        [] => run(),
         _ => Err(other("must be called without arguments".to_owned())),
     };
     if let Err((failure, reason)) = done {

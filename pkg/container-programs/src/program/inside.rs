@@ -1,10 +1,9 @@
 //! The system calls that move a process into a container, which the standard library lacks.
 //!
-//! Sources: setns(2), capabilities(7), seccomp(2), prctl(2), memfd_create(2), clone(2); numbers from the kernel's
+//! Sources: setns(2), capabilities(7), seccomp(2), prctl(2), F_GET_SEALS(2const), clone(2); numbers from the kernel's
 //! headers.
 #![allow(unsafe_code)] // Foreign functions are unsafe to call; each call says why it may be made.
 
-use std::convert::Infallible;
 use std::ffi::{CString, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Read, Result, Write};
@@ -30,15 +29,10 @@ const PR_CAP_AMBIENT_RAISE: c_ulong = 2;
 const PR_CAP_AMBIENT_CLEAR_ALL: c_ulong = 4;
 const SECCOMP_SET_MODE_FILTER: c_uint = 1;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-const MFD_CLOEXEC: c_uint = 1;
-const MFD_ALLOW_SEALING: c_uint = 2;
-/// Since Linux 6.3: without it, a node with `vm.memfd_noexec` creates files that cannot be executed.
-const MFD_EXEC: c_uint = 0x10;
 const EINVAL: i32 = 22;
-const F_ADD_SEALS: c_int = 1033;
+const F_GET_SEALS: c_int = 1034;
 /// No further seal, no shrinking, no growing, no writing.
 const ALL_SEALS: c_int = 0xf;
-const AT_EMPTY_PATH: c_int = 0x1000;
 const CLOSE_RANGE_CLOEXEC: c_uint = 4;
 const CLONE_PARENT: c_ulong = 0x8000;
 const KEYCTL_JOIN_SESSION_KEYRING: c_long = 1;
@@ -70,7 +64,6 @@ const ENOTDIR: i32 = 20;
 mod number {
     pub const SECCOMP: i64 = 317;
     pub const CAPSET: i64 = 126;
-    pub const EXECVEAT: i64 = 322;
     pub const CLONE: i64 = 56;
     pub const KEYCTL: i64 = 250;
 }
@@ -78,7 +71,6 @@ mod number {
 mod number {
     pub const SECCOMP: i64 = 277;
     pub const CAPSET: i64 = 91;
-    pub const EXECVEAT: i64 = 281;
     pub const CLONE: i64 = 220;
     pub const KEYCTL: i64 = 219;
 }
@@ -135,42 +127,15 @@ unsafe extern "C" {
         arguments: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int;
-    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
 }
 
-/// Re-executes this program from sealed memory, so that no container can change the file.
-pub fn run_from_sealed_memory() -> Result<Infallible> {
-    let name = c"warren-exec";
-    // SAFETY: the name is a string that ends with NUL.
-    let create =
-        |flags| checked(unsafe { memfd_create(name.as_ptr(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags) });
-    let memory = match create(MFD_EXEC) {
-        // Older kernels do not support the flag.
-        Err(error) if error.raw_os_error() == Some(EINVAL) => create(0),
-        other => other,
-    };
-    let mut memory = File::from(owned(memory?));
-    std::io::copy(&mut File::open("/proc/self/exe")?, &mut memory)?;
-    // SAFETY: the file is open.
-    checked(unsafe { fcntl(memory.as_raw_fd(), F_ADD_SEALS, ALL_SEALS) })?;
-    let arguments = [name.as_ptr(), c"sealed".as_ptr(), std::ptr::null()];
-    let environment: [*const c_char; 1] = [std::ptr::null()];
-    // SAFETY: all lists and strings are terminated, and outlive the call, which does not return on success.
-    let result = unsafe {
-        syscall(
-            number::EXECVEAT,
-            memory.as_raw_fd(),
-            c"".as_ptr(),
-            arguments.as_ptr(),
-            environment.as_ptr(),
-            AT_EMPTY_PATH,
-        )
-    };
-    match checked(result) {
-        Ok(_) => Err(Error::other("a call returned that cannot")),
-        Err(error) => Err(error),
-    }
+/// Whether nobody can change the file of this program.
+pub fn is_sealed() -> bool {
+    let Ok(program) = File::open("/proc/self/exe") else { return false };
+    // SAFETY: the file is open. For one that has no seals the call fails.
+    let seals = checked(unsafe { fcntl(program.as_raw_fd(), F_GET_SEALS) });
+    seals.is_ok_and(|seals| seals & ALL_SEALS == ALL_SEALS)
 }
 
 /// Prevents access to this process from the container, and inheritance of its files.

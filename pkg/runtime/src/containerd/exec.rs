@@ -6,6 +6,7 @@
 //! directories. The supervisor holds both ends of each pipe: a program does not end because this process does.
 
 mod program;
+mod sealed_program;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,6 +42,8 @@ use crate::exec::{ContainerHandles, ExecHandle, ExecInput, ExecOutput, ExecProce
 use crate::pidfd::Pidfd;
 use crate::spec::cgroup_path;
 use crate::spec::user::{RequestedUser, User};
+
+pub(super) use sealed_program::SealedProgram;
 
 const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// Between container and exec id in the name of a directory; neither contains it.

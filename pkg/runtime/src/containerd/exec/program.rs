@@ -5,6 +5,7 @@
 use std::io::{PipeReader, PipeWriter, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
@@ -141,14 +142,19 @@ impl Inner {
             }
         };
         let input = spec.input.then(pipe).transpose()?;
-        // The environment of this process is not inherited. The writers are closed with the command.
-        let mut command = Command::new(&self.settings.exec_program);
-        command.env_clear().current_dir("/");
-        // Signals to the group of this process, as by a terminal, would end it before it could end its program.
-        command.process_group(0);
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(stdout_writer).stderr(stderr_writer);
+        let theirs = OwnedFd::from(theirs);
+        let spawn = |path: &Path| {
+            // The environment of this process is not inherited. The copies are closed with the command.
+            let mut command = Command::new(path);
+            command.arg0("warren-exec").env_clear().current_dir("/");
+            // Signals to the group of this process, as by a terminal, would end it before it could end its program.
+            command.process_group(0);
+            command.stdin(Stdio::from(theirs.try_clone()?));
+            command.stdout(stdout_writer.try_clone()?).stderr(stderr_writer.try_clone()?);
+            command.spawn()
+        };
         // tokio reaps it.
-        drop(command.spawn()?);
+        drop(self.sealed_program.start(spawn)?);
         Ok(Files { control, input, stdout, stderr })
     }
 }

@@ -17,13 +17,25 @@ mod error;
 mod install;
 pub mod plan;
 
-// The modules of the logger that can be unit-tested here.
+// The modules of the programs that can be unit-tested here.
 #[cfg(test)]
 #[path = "program/arguments.rs"]
 mod arguments;
 #[cfg(test)]
+#[allow(dead_code)]
+#[path = "program/cgroups.rs"]
+mod cgroups;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "program/child.rs"]
+mod child;
+#[cfg(test)]
 #[path = "program/splitter.rs"]
 mod splitter;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "program/system.rs"]
+mod system;
 #[cfg(test)]
 use warren_container_logs::{record, writer};
 

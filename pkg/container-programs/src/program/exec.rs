@@ -4,8 +4,8 @@
 //! warren-exec        with a socket as its standard input, for the messages of `plan.rs`
 //! ```
 //!
-//! It joins the container's cgroups, so that resource usage is charged to the container, starts a child in its
-//! namespaces with its user, privileges and filters, and waits for it. No process of the container sees or traces one
+//! It starts a child in the container's cgroups, so that resource usage is charged to the container, and in its
+//! namespaces, with its user, privileges and filters, and waits for it. No process of the container sees or traces one
 //! of this program that has more rights than the container. The program has standard output and standard error of
 //! `warren-exec`.
 //!
@@ -18,20 +18,21 @@
 #![allow(dead_code)] // The shared modules also have what only the agent or the logger needs.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+mod cgroups;
 mod child;
 mod inside;
 #[path = "../plan.rs"]
 mod plan;
 mod system;
 
+use cgroups::ContainerCgroups;
 use plan::{ExecFailure, ExecPlan, ExecReply};
 
 /// Limit of a plan, which has an environment and filters.
@@ -74,18 +75,14 @@ fn run() -> Result<(), Refusal> {
     let plan = read_plan().ok_or_else(|| other("invalid plan on standard input".to_owned()))?;
     let ended = || (ExecFailure::Ended, "the container has ended".to_owned());
     let container = child::open_process(plan.pid).map_err(|_| ended())?;
-    let cgroups = cgroup_files(&plan).ok_or_else(ended)?;
+    let cgroups = ContainerCgroups::of(&plan).ok_or_else(ended)?;
     // A process that joins a paused container stops as well, and cannot be killed before it resumes.
-    if cgroups.iter().any(|cgroup| is_paused(cgroup)) {
+    if cgroups.is_paused() {
         return Err(other("the container is paused".to_owned()));
     }
     let input = open_input(&plan).map_err(|error| other(format!("cannot open its input: {error}")))?;
     copy_oom_score(&plan);
-    for cgroup in cgroups {
-        let joined = OpenOptions::new().write(true).open(&cgroup).and_then(|mut file| file.write_all(b"0"));
-        joined.map_err(|error| other(format!("cannot join {}: {error}", cgroup.display())))?;
-    }
-    let Some(child) = inside::spawn(&plan, container.as_fd(), input)? else { return Ok(()) };
+    let Some(child) = inside::spawn(&plan, &cgroups, container.as_fd(), input)? else { return Ok(()) };
     reply(&ExecReply::Started(child.pid()));
     if let Some(code) = child.wait() {
         reply(&ExecReply::Exited(code));
@@ -128,45 +125,6 @@ fn read_exact(mut part: &mut [u8], end: Instant) -> Option<()> {
         part = &mut part[count..];
     }
     Some(())
-}
-
-/// The `cgroup.procs` files of its cgroups. The pid may have been reused by a process outside the
-/// container: then the pidfd opened before refers to that process, which is not entered.
-fn cgroup_files(plan: &ExecPlan) -> Option<Vec<PathBuf>> {
-    let text = std::fs::read_to_string(format!("/proc/{}/cgroup", plan.pid)).ok()?;
-    let is_unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    let mut files = Vec::new();
-    let mut is_its = false;
-    for line in text.lines() {
-        // "4:cpu,cpuacct:/path", "1:name=systemd:/path", "0::/path"
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        // An init of the container may have moved itself to a child of the container's cgroup.
-        let below = path.split_once(&plan.cgroup).map(|(_, below)| below);
-        if !below.is_some_and(|below| below.is_empty() || below.starts_with('/')) {
-            continue;
-        }
-        is_its = true;
-        let hierarchy = match controllers {
-            "" if is_unified => String::new(),
-            "" => "/unified".to_owned(),
-            named => format!("/{}", named.strip_prefix("name=").unwrap_or(named)),
-        };
-        files.push(PathBuf::from(format!("/sys/fs/cgroup{hierarchy}{path}/cgroup.procs")));
-    }
-    // A hierarchy that is not mounted has no limits.
-    files.retain(|file| file.exists());
-    is_its.then_some(files)
-}
-
-/// Reads the freezer state next to the joined file: `freezer.state` of version 1, `cgroup.events` of
-/// version 2.
-fn is_paused(cgroup: &Path) -> bool {
-    let says = |name: &str, paused: &[&str]| {
-        std::fs::read_to_string(cgroup.with_file_name(name))
-            .is_ok_and(|text| text.lines().any(|line| paused.contains(&line)))
-    };
-    says("freezer.state", &["FROZEN", "FREEZING"]) || says("cgroup.events", &["frozen 1"])
 }
 
 /// Otherwise the OOM killer would rank it differently from its container.

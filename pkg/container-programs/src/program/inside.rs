@@ -11,6 +11,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 
+use crate::cgroups::ContainerCgroups;
 use crate::child::{ExecChild, checked, is_child, owned};
 use crate::plan::{CapabilityMasks, ExecFailure, ExecPlan};
 use crate::system::poll_readable;
@@ -107,7 +108,6 @@ unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
     fn prctl(option: c_int, ...) -> c_int;
     fn setns(fd: c_int, kinds: c_int) -> c_int;
-    fn fork() -> c_int;
     fn getpid() -> c_int;
     fn getppid() -> c_int;
     fn close(fd: c_int) -> c_int;
@@ -182,14 +182,15 @@ const EXEC: u8 = 8;
 /// Sent instead of a stage, with the pid of the program's process.
 const CREATED: u8 = u8::MAX;
 
-/// Starts the program of `plan` in the namespaces of `container`. Returns after its exec; `None`: it was killed,
-/// because the parent closed the socket.
+/// Starts the program of `plan` in the cgroups and namespaces of `container`. Returns after its exec; `None`: it was
+/// killed, because the parent closed the socket.
 ///
 /// A process in the PID namespace can be traced by a container with CAP_SYS_PTRACE, whether it is dumpable or not. So
 /// a first child, which stays outside of that namespace, takes on the user, the privileges and the filters of the
 /// container, and closes all files. It then creates the process of the program, as a child of this one.
 pub fn spawn(
     plan: &ExecPlan,
+    cgroups: &ContainerCgroups,
     container: BorrowedFd<'_>,
     input: Option<File>,
 ) -> std::result::Result<Option<ExecChild>, (ExecFailure, String)> {
@@ -201,8 +202,7 @@ pub fn spawn(
     let (mut read, write) = (File::from(owned(ends[0])), File::from(owned(ends[1])));
     // SAFETY: it takes nothing.
     let parent = unsafe { getpid() };
-    // SAFETY: this process has one thread, so the child is not restricted after the fork.
-    let first = checked(unsafe { fork() }).map_err(|error| other(format!("fork: {error}")))?;
+    let first = cgroups.fork().map_err(other)?;
     if first == 0 {
         let created =
             apply_plan(plan, container, input.as_ref(), &write).and_then(|()| create_process(parent));

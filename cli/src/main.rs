@@ -73,26 +73,32 @@ fn colours(arguments: &[String]) -> bool {
 }
 
 fn parse(arguments: &[String], colours: bool) -> Result<Cli, ExitCode> {
-    let command = Cli::command().color(if colours { ColorChoice::Auto } else { ColorChoice::Never });
+    let choice = if colours { ColorChoice::Auto } else { ColorChoice::Never };
+    let define = || Cli::command().color(choice);
+    let command = define();
     let is_text = std::env::args_os().all(|argument| argument.to_str().is_some());
     let translated = docker::translate(&command, arguments).filter(|_| is_text);
     let matches = match &translated {
         Some(words) => {
-            command.clone().try_get_matches_from(iter::once("warren").chain(words.iter().map(String::as_str)))
+            command.try_get_matches_from(iter::once("warren").chain(words.iter().map(String::as_str)))
         }
-        None => command.clone().try_get_matches(),
+        None => command.try_get_matches(),
     };
     let arguments = translated.as_deref().unwrap_or(arguments);
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    parsed.map_err(|error| match unsupported::find(&error, &command, arguments) {
-        Some(unsupported::UnsupportedArgument { argument: what, reason: why, hint }) => {
-            CommandError::new(ExitKind::Usage, what, why, hint).print(colours)
-        }
-        None => {
-            let error = suggestion::refine(error, &command, arguments);
-            // A closed output is ignored.
-            let _ = error.print();
-            ExitCode::from(if error.use_stderr() { ExitKind::Usage as u8 } else { 0 })
+    parsed.map_err(|error| {
+        // Parsing consumes the first one, and a copy for this case would delay every command.
+        let command = define();
+        match unsupported::find(&error, &command, arguments) {
+            Some(unsupported::UnsupportedArgument { argument: what, reason: why, hint }) => {
+                CommandError::new(ExitKind::Usage, what, why, hint).print(colours)
+            }
+            None => {
+                let error = suggestion::refine(error, &command, arguments);
+                // A closed output is ignored.
+                let _ = error.print();
+                ExitCode::from(if error.use_stderr() { ExitKind::Usage as u8 } else { 0 })
+            }
         }
     })
 }

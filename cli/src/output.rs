@@ -5,9 +5,10 @@ mod template;
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::iter;
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 use warren_daemon::printable;
 use warren_types::Timestamp;
 
@@ -42,6 +43,9 @@ pub trait TableRow: Serialize {
     /// A text per column. `wide` selects full ids; ages are relative to `now`.
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String>;
 }
+
+/// Blanks between two columns.
+const GAP: usize = 3;
 
 /// A column of every table.
 pub const fn column(title: &'static str) -> Column {
@@ -109,35 +113,52 @@ pub fn print(text: &str) -> Result<(), CommandError> {
 
 /// A table of all columns, or of those that are not wide; `full` selects full ids.
 fn table_of<T: TableRow>(items: &[T], wide: bool, full: bool, now: Timestamp) -> String {
-    let shown = |i: &usize| wide || !T::COLUMNS[*i].wide;
-    let columns: Vec<usize> = (0..T::COLUMNS.len()).filter(shown).collect();
-    let titles: Vec<&str> = columns.iter().map(|i| T::COLUMNS[*i].title).collect();
+    let is_shown = |column: &Column| wide || !column.wide;
+    let shown = T::COLUMNS.iter().filter(|column| is_shown(column));
+    let titles: Vec<&str> = shown.map(|column| column.title).collect();
     let row = |item: &T| {
-        let cells = item.cells(full, now);
-        columns.iter().map(|i| cells[*i].clone()).collect()
+        let cells = item.cells(full, now).into_iter().zip(T::COLUMNS);
+        cells.filter(|(_, column)| is_shown(column)).map(|(cell, _)| cell).collect()
     };
     text_table(&titles, items.iter().map(row))
 }
 
 /// Aligned columns without borders; the titles are printed without rows too.
 fn text_table<S: AsRef<str>>(titles: &[S], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(titles.iter().map(AsRef::as_ref));
-    for cells in rows {
-        table.add_row(cells.iter().map(|cell| one_line(cell)));
+    let titles = titles.iter().map(|title| one_line(title.as_ref())).collect();
+    let rows = rows.map(|cells| cells.iter().map(|cell| one_line(cell)).collect());
+    let lines: Vec<Vec<String>> = iter::once(titles).chain(rows).collect();
+    let mut widths = vec![0; lines[0].len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = text_width(cell).max(*width);
+        }
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
+    let mut text = String::new();
+    for line in &lines {
+        let start = text.len();
+        for (cell, width) in line.iter().zip(&widths) {
+            text.push_str(cell);
+            text.extend(iter::repeat_n(' ', width - text_width(cell) + GAP));
+        }
+        text.truncate(start + text[start..].trim_end().len());
+        text.push('\n');
     }
-    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
-    lines.collect()
+    text
+}
+
+/// How many columns of a terminal a text takes.
+fn text_width(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.width() }
 }
 
 /// Joins lines, since a row is one line.
 pub fn one_line(text: &str) -> String {
-    let words: Vec<&str> =
-        text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect();
+    const BREAKS: [char; 3] = ['\n', '\r', '\t'];
+    if !text.contains(BREAKS) {
+        return printable(text.trim()).into_owned();
+    }
+    let words: Vec<&str> = text.split(BREAKS).map(str::trim).filter(|part| !part.is_empty()).collect();
     printable(&words.join(" ")).into_owned()
 }
 
@@ -183,5 +204,13 @@ pub mod tests {
         let first = table_text_of(&lines, true, Timestamp(0));
         assert_eq!(first.lines().nth(1), Some("x        true   two lines"));
         assert_eq!(table_text_of::<Line>(&[], false, Timestamp(0)), "A   REASON\n");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_a_terminal_shows_them() {
+        let rows = [["a", "1"], ["", ""], ["\u{65e5}\u{672c}", "\u{e9}"], ["\x1b[1m", "2"]];
+        let rows = rows.into_iter().map(|cells| cells.map(str::to_owned).to_vec());
+        let expected = "X           Y\na           1\n\n\u{65e5}\u{672c}        \u{e9}\n\\u{1b}[1m   2\n";
+        assert_eq!(text_table(&["X", "Y"], rows), expected);
     }
 }

@@ -38,8 +38,9 @@ pub async fn candidates(global: &GlobalArgs, words: &[String]) -> Result<(), Com
         Completion::Files => ("files", Vec::new()),
         Completion::Words(words) => ("words", words),
         Completion::Names { kind, prefix, suffix } => {
-            let names = tokio::time::timeout(DEADLINE, names(&global, kind)).await.ok().flatten();
             let last = words.last().map(String::as_str).unwrap_or_default();
+            let begun = last.strip_prefix(prefix.as_str()).unwrap_or_default();
+            let names = tokio::time::timeout(DEADLINE, names(&global, kind, begun)).await.ok().flatten();
             let whole = names.unwrap_or_default().into_iter().map(|name| format!("{prefix}{name}{suffix}"));
             ("words", whole.filter(|word| word.starts_with(last)).map(|word| (word, String::new())).collect())
         }
@@ -58,7 +59,8 @@ fn in_warren_form(words: &[String]) -> Vec<String> {
     given.into_iter().chain(last.cloned()).collect()
 }
 
-async fn names(global: &GlobalArgs, kind: NameKind) -> Option<BTreeSet<String>> {
+/// Names of objects of this kind, among them all that begin with `begun`.
+async fn names(global: &GlobalArgs, kind: NameKind, begun: &str) -> Option<BTreeSet<String>> {
     let what = "no names were found";
     if kind == NameKind::Contexts {
         let contexts = Contexts::load(&contexts_file(what).ok()?).ok()?;
@@ -68,18 +70,19 @@ async fn names(global: &GlobalArgs, kind: NameKind) -> Option<BTreeSet<String>> 
     if kind == NameKind::Stacks {
         return Some(members::fetch(&client, what).await.ok()?.names());
     }
-    object_names(&client, kind).await.ok()
+    object_names(&client, kind, begun).await.ok()
 }
 
-async fn object_names(client: &Client, kind: NameKind) -> Result<BTreeSet<String>, Error> {
+async fn object_names(client: &Client, kind: NameKind, begun: &str) -> Result<BTreeSet<String>, Error> {
     let secret_objects = async |kind| {
         let objects = client.secret_objects(kind).list().await?;
         Ok::<_, Error>(objects.into_iter().map(|object| object.name).collect())
     };
     Ok(match kind {
         NameKind::Services => {
-            let services = client.services().list().await?;
-            services.iter().map(|service| members::service_name(service).to_owned()).collect()
+            let services = client.services().summaries().named(begun);
+            let names = services.list_as(|service| members::service_name(&service).to_owned()).await?;
+            names.into_iter().collect()
         }
         NameKind::Tasks => {
             let filter = TaskFilter { current: true, ..TaskFilter::default() };

@@ -57,8 +57,10 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let list = Listing::new(global.output, listing, what)?;
     let client = connect(global, what).await?;
     let fetch = async || {
-        let services = client.services().list().await.map_err(|error| from_client(what, error))?;
-        services.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()
+        let services = client.services().named(list.single("name").unwrap_or_default());
+        let services = if list.shows_documents() { services } else { services.summaries() };
+        let listed = services.list_as(ServiceView::try_from).await;
+        listed.map_err(|error| from_client(what, error))?.into_iter().collect::<Result<Vec<_>, _>>()
     };
     watch::show(&list, &client, fetch).await
 }
@@ -79,7 +81,7 @@ async fn fetch_service(client: &Client, service: &str, what: &str) -> Result<v1:
         Err(error) if error.is_not_found() => error,
         other => return other.map_err(|error| from_client(what, error)),
     };
-    let existing = client.services().list().await.unwrap_or_default();
-    let names = existing.iter().filter_map(|service| Some(service.spec.as_ref()?.name.as_str()));
-    Err(not_found(what, error, service, names))
+    let names = client.services().summaries().list_as(|one| one.spec.unwrap_or_default().name).await;
+    let names = names.unwrap_or_default();
+    Err(not_found(what, error, service, names.iter().map(String::as_str)))
 }

@@ -135,6 +135,17 @@ impl<T: ListedRow> Listing<T> {
         }
     }
 
+    /// Whether it shows documents of items, and not only texts of columns.
+    pub fn shows_documents(&self) -> bool {
+        match &self.style {
+            Style::Output => matches!(self.output, OutputFormat::Json | OutputFormat::Yaml),
+            Style::Quiet => false,
+            Style::JsonLines => true,
+            Style::Template(template) => template.shows_document(),
+            Style::Table(templates) => templates.iter().any(RowTemplate::shows_document),
+        }
+    }
+
     /// Whether each item is a line of JSON, if it is printed alone.
     pub fn is_json(&self) -> bool {
         match self.style {
@@ -325,6 +336,25 @@ mod tests {
         assert_eq!(formatted("table").unwrap().lines().nth(1), Some("cat    cat"));
         let whole = listed(&ListingArgs { no_trunc: true, ..ListingArgs::default() }).unwrap();
         assert_eq!(whole.lines().take(2).collect::<Vec<_>>(), ["NAME   ID", "cat    cat-12345"]);
+    }
+
+    #[test]
+    fn documents_are_shown_only_where_all_fields_are() {
+        for (output, format, expected) in [
+            (OutputFormat::Table, None, false),
+            (OutputFormat::Wide, None, false),
+            (OutputFormat::Json, None, true),
+            (OutputFormat::Yaml, None, true),
+            (OutputFormat::Table, Some("json"), true),
+            (OutputFormat::Table, Some("{{.Name}} {{json .}}"), true),
+            (OutputFormat::Table, Some("{{json .Name}}"), false),
+            (OutputFormat::Table, Some(r"table {{.ID}}\t{{.Name}}"), false),
+            (OutputFormat::Table, Some(r"table {{.ID}}\t{{json .}}"), true),
+        ] {
+            let args = ListingArgs { format: format.map(str::to_owned), ..ListingArgs::default() };
+            let list = Listing::<Animal>::new(output, &args, "no animals were listed");
+            assert_eq!(list.map(|list| list.shows_documents()).ok(), Some(expected), "{format:?}");
+        }
     }
 
     #[test]

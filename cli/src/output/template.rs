@@ -44,6 +44,11 @@ impl RowTemplate {
         columns.iter().map(|column| format!(".{}", field_name(column.title))).collect()
     }
 
+    /// Whether it shows the document of an item.
+    pub fn shows_document(&self) -> bool {
+        self.0.iter().any(|part| matches!(part, Part::Document))
+    }
+
     /// The template with the values of an item.
     pub fn expand<T: Serialize>(&self, item: &T, cells: &[String]) -> String {
         let json = |value: &dyn Fn() -> serde_json::Result<String>| value().unwrap_or_default();

@@ -30,7 +30,8 @@ pub struct ServiceView {
     virtual_addresses: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout: Option<RolloutView>,
-    spec: ServiceSpec,
+    /// Large.
+    spec: Box<ServiceSpec>,
 }
 
 /// Progress of the rollout of the current revision.
@@ -183,7 +184,7 @@ impl TryFrom<v1::Service> for ServiceView {
             digest: non_empty(digest),
             virtual_addresses: virtual_addresses.into_iter().collect(),
             rollout: rollout.map(Into::into),
-            spec,
+            spec: Box::new(spec),
         })
     }
 }

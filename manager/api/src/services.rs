@@ -230,13 +230,19 @@ impl services_server::Services for Api {
 
     async fn list(
         &self,
-        request: Request<v1::ListRequest>,
+        request: Request<v1::ListServicesRequest>,
     ) -> Result<Response<v1::ListServicesResponse>, Status> {
-        let page = Page::parse(request.get_ref().page_size, &request.get_ref().page_token)?;
+        let v1::ListServicesRequest { page_size, page_token, name_prefix, summary } = request.get_ref();
+        let page = Page::parse(*page_size, page_token)?;
         let published = self.read(&request).await?;
-        let all = published.state.services_after(page.after.as_ref());
+        let is_named = |service: &&Arc<Service>| service.spec.name.as_str().starts_with(name_prefix.as_str());
+        let all = published.state.services_after(page.after.as_ref()).filter(is_named);
         let (services, next_page_token) = page.cut(all, |service| service.spec.name.clone());
-        let services = services.iter().map(|service| self.show_service(&published.state, service)).collect();
+        let show = |service: &&Arc<Service>| match summary {
+            true => self.summarize_service(&published.state, service),
+            false => self.show_service(&published.state, service),
+        };
+        let services = services.iter().map(show).collect();
         Ok(Response::new(v1::ListServicesResponse { services, next_page_token }))
     }
 

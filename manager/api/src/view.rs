@@ -5,7 +5,7 @@ use warren_core::{
 };
 use warren_proto::v1;
 use warren_types::spec::AWAITS_IMAGE_PIN;
-use warren_types::{Node, NodeStatus, Service, Task, TaskState, TaskStatus};
+use warren_types::{Node, NodeStatus, Service, ServiceSpec, Task, TaskSpec, TaskState, TaskStatus};
 
 use super::Api;
 use super::node_reports::RemoteNodeReports;
@@ -14,13 +14,31 @@ use super::nodes::unreachable_managers_hint;
 impl Api {
     /// A service with its task counts.
     pub fn show_service(&self, state: &State, service: &Service) -> v1::Service {
+        self.show_service_as(&service.spec, state, service)
+    }
+
+    /// As [`Api::show_service`], with the part of its spec that lists show.
+    pub fn summarize_service(&self, state: &State, service: &Service) -> v1::Service {
+        let ServiceSpec { name, labels, mode, per, bootstrap, task, ports, .. } = &*service.spec;
+        let summary = ServiceSpec {
+            labels: labels.clone(),
+            mode: *mode,
+            per: per.clone(),
+            bootstrap: *bootstrap,
+            ports: ports.clone(),
+            ..ServiceSpec::new(name.clone(), TaskSpec::new(task.image.clone()))
+        };
+        self.show_service_as(&summary, state, service)
+    }
+
+    fn show_service_as(&self, spec: &ServiceSpec, state: &State, service: &Service) -> v1::Service {
         let counts = state.task_counts(&service.id);
         v1::Service {
             id: service.id.to_string(),
             version: service.version,
             created_at: service.created_at.0,
             updated_at: service.updated_at.0,
-            spec: Some((&*service.spec).into()),
+            spec: Some(spec.into()),
             revision: service.revision.number,
             removing: service.removing,
             running: counts.ready,

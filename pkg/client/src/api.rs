@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use futures::stream::Stream;
+use futures::stream::{Stream, TryStreamExt};
 use tonic::transport::Channel;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
@@ -46,6 +46,8 @@ const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
 pub struct ServiceApi<'a> {
     client: &'a Client,
     allow_many_replicas: bool,
+    summaries: bool,
+    name_prefix: &'a str,
 }
 
 /// Calls for tasks.
@@ -104,7 +106,7 @@ pub(crate) fn reference(text: &str) -> v1::Reference {
 impl Client {
     /// Calls for services.
     pub fn services(&self) -> ServiceApi<'_> {
-        ServiceApi { client: self, allow_many_replicas: false }
+        ServiceApi { client: self, allow_many_replicas: false, summaries: false, name_prefix: "" }
     }
 
     /// Calls for tasks.
@@ -128,11 +130,24 @@ impl Client {
     }
 }
 
-impl ServiceApi<'_> {
+impl<'a> ServiceApi<'a> {
     /// For writes that may exceed the cluster's limit of replicas per service.
     #[must_use]
     pub fn allow_many_replicas(self, allow_many_replicas: bool) -> Self {
         Self { allow_many_replicas, ..self }
+    }
+
+    /// For lists of which only the summaries are needed: specs have name, labels, mode, per, bootstrap, ports and image,
+    /// and defaults for everything else.
+    #[must_use]
+    pub fn summaries(self) -> Self {
+        Self { summaries: true, ..self }
+    }
+
+    /// For lists of services whose names begin with `name_prefix`.
+    #[must_use]
+    pub fn named(self, name_prefix: &'a str) -> Self {
+        Self { name_prefix, ..self }
     }
 
     fn client(channel: Channel) -> ServicesClient<Channel> {
@@ -174,11 +189,13 @@ impl ServiceApi<'_> {
 
     /// A page of services.
     pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::Service>, Error>> {
-        let client = self.client.clone();
+        let (client, summary) = (self.client.clone(), self.summaries);
+        let name_prefix = self.name_prefix.to_owned();
         pages::pages(move |page_token| {
-            let client = client.clone();
+            let (client, name_prefix) = (client.clone(), name_prefix.clone());
             async move {
-                let message = v1::ListRequest { page_size: PAGE_SIZE, page_token };
+                let message =
+                    v1::ListServicesRequest { page_size: PAGE_SIZE, page_token, name_prefix, summary };
                 let call = |channel, request| async move { Self::client(channel).list(request).await };
                 let page: v1::ListServicesResponse = client.unary(message, call).await?;
                 Ok((page.services, page.next_page_token))
@@ -189,6 +206,12 @@ impl ServiceApi<'_> {
     /// All services.
     pub async fn list(&self) -> Result<Vec<v1::Service>, Error> {
         pages::collect_all(self.pages()).await
+    }
+
+    /// All services, as `convert` makes them: of a page in memory at a time, since messages are large.
+    pub async fn list_as<T>(&self, convert: impl Fn(v1::Service) -> T) -> Result<Vec<T>, Error> {
+        let convert_page = |page: Vec<v1::Service>| page.into_iter().map(&convert).collect::<Vec<T>>();
+        pages::collect_all(self.pages().map_ok(convert_page)).await
     }
 
     /// Sets the desired number of replicas; `version` is the expected version.

@@ -24,10 +24,8 @@ const FILTERS: [&str; 5] = ["id", "label", "mode", "name", "runtime"];
 /// `GET /services`.
 pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
     let filters = request.filters(&FILTERS)?;
-    let (services, ids) = (client.services(), ObjectIds::read(client));
-    let (services, ids) = futures::try_join!(services.list(), ids)?;
-    let mut shown = Vec::new();
-    for service in services {
+    let ids = ObjectIds::read(client).await?;
+    let show_accepted = |service: v1::Service| -> Result<Option<Service>, DockerError> {
         let spec = service.spec.as_ref();
         let is_global =
             matches!(spec.and_then(|spec| spec.mode.as_ref()), Some(v1::service_spec::Mode::Global(_)));
@@ -38,14 +36,16 @@ pub async fn list(client: &Client, request: &DockerRequest) -> Answer {
             && filters.any("mode", |wanted| wanted == mode)
             && filters.any("runtime", |runtime| runtime == "container");
         if !is_accepted {
-            continue;
+            return Ok(None);
         }
         let (running_tasks, desired_tasks) = (service.running, service.desired_tasks);
         let status = ServiceStatus { running_tasks, desired_tasks, completed_tasks: 0 };
         let service_status = request.flag("status").then_some(status);
-        shown.push(Service { service_status, ..show(service, &ids, DefaultFields::LeftOut)? });
-    }
-    ok(&shown)
+        let shown = show(service, &ids, DefaultFields::LeftOut)?;
+        Ok(Some(Service { service_status, ..shown }))
+    };
+    let listed = client.services().list_as(show_accepted).await?.into_iter();
+    ok(&listed.filter_map(Result::transpose).collect::<Result<Vec<Service>, _>>()?)
 }
 
 /// `GET /services/ID`. It shows the defaults: clients that change what they were shown put those of Docker in the place
@@ -197,7 +197,11 @@ where
             Err(error) => DockerError::from(error),
         };
         let is_used = error.status == StatusCode::CONFLICT && Instant::now() < deadline;
-        if !is_used || !client.services().list().await?.iter().any(|service| service.removing) {
+        if !is_used {
+            return Err(error);
+        }
+        let removing = client.services().summaries().list_as(|service| service.removing).await?;
+        if !removing.contains(&true) {
             return Err(error);
         }
         match timeout(REMOVAL_PAUSE, events.next()).await {

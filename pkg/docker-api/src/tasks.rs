@@ -92,7 +92,7 @@ async fn of_services_and_nodes(
     }
     if filters.values("service").is_none() {
         if filters.values("_up-to-date").is_some() {
-            services = client.services().list().await?;
+            services = client.services().summaries().list().await?;
         }
         tasks = client.tasks().list(TaskFilter::default()).await?;
     }

@@ -110,8 +110,8 @@ async fn all_pages_of_a_list_are_fetched() {
     let manager = ScriptedApiServer::new(FakeScript { pages: pages.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
-    let names = client.services().list().await.unwrap().into_iter().map(|s| s.spec.unwrap().name);
-    assert_eq!(names.collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+    let names = client.services().list_as(|service| service.spec.unwrap().name).await.unwrap();
+    assert_eq!(names, ["a", "b", "c", "d"]);
     assert_eq!(manager.requests(), ["", "b", "c"]);
 }
 

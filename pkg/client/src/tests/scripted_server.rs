@@ -220,7 +220,7 @@ impl v1::services_server::Services for ScriptedApiServer {
 
     async fn list(
         &self,
-        request: Request<v1::ListRequest>,
+        request: Request<v1::ListServicesRequest>,
     ) -> Result<Response<v1::ListServicesResponse>, Status> {
         let mut script = self.0.lock().unwrap();
         script.requests.push(request.into_inner().page_token);

@@ -199,7 +199,7 @@ async fn forged_manager_speaks_for_nobody() {
     let world = ManagerFixture::new().await;
     let list = async |credentials: &Credentials| {
         let mut services = ServicesClient::new(world.channel_as(Some(credentials)).await);
-        let mut request = Request::new(v1::ListRequest::default());
+        let mut request = Request::new(v1::ListServicesRequest::default());
         // As a manager forwards the call of an administrator on its own socket.
         request.metadata_mut().insert(CALLER_METADATA, "local 0 0".parse().unwrap());
         services.list(request).await

@@ -2,6 +2,7 @@
 
 use tonic::Code;
 use warren_client::Error;
+use warren_proto::convert::stored_service_spec;
 use warren_proto::v1::service_spec::Mode;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::{Problem, v1};
@@ -128,7 +129,7 @@ async fn lists_come_in_pages() {
     let mut raw = ServicesClient::new(world.channel(CallerKind::Local).await);
     let (mut page_token, mut found, mut pages) = (String::new(), Vec::new(), 0);
     loop {
-        let request = v1::ListRequest { page_size: 2, page_token };
+        let request = v1::ListServicesRequest { page_size: 2, page_token, ..Default::default() };
         let page = raw.list(request).await.unwrap().into_inner();
         found.extend(page.services.into_iter().map(|service| service.spec.unwrap().name));
         pages += 1;
@@ -138,9 +139,34 @@ async fn lists_come_in_pages() {
         }
     }
     assert_eq!((found, pages), (expected, 3));
-    let request = v1::ListRequest { page_size: 2, page_token: "No Name".into() };
+    let page_token = "No Name".into();
+    let request = v1::ListServicesRequest { page_size: 2, page_token, ..Default::default() };
     let refused = Problem::from(&raw.list(request).await.unwrap_err());
     check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["pageToken"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_are_limited_to_names_and_to_summaries() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    for name in ["web", "web-2", "db"] {
+        let mut spec = spec(name, 0);
+        spec.labels = [("tier".to_owned(), name.to_owned())].into();
+        spec.task.command = Some(vec!["run".into()]);
+        client.services().create(new_id(), &spec).await.unwrap();
+    }
+    let whole = client.services().named("web").list().await.unwrap();
+    let short = client.services().named("web").summaries().list().await.unwrap();
+    assert_eq!((whole.len(), short.len()), (2, 2));
+    for (whole, short) in whole.into_iter().zip(short) {
+        let (id, whole) = (whole.id, stored_service_spec(whole.spec.unwrap()).unwrap());
+        assert!(whole.name.as_str().starts_with("web") && !whole.labels.is_empty());
+        assert_eq!(whole.task.command, Some(vec!["run".to_owned()]));
+        assert_eq!(short.id, id);
+        let short = stored_service_spec(short.spec.unwrap()).unwrap();
+        assert_eq!((short.name, short.labels, short.mode), (whole.name, whole.labels, whole.mode));
+        assert_eq!((short.task.image, short.task.command), (whole.task.image, None));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -105,7 +105,7 @@ async fn certificates_are_renewed_while_they_are_shown() {
     assert!(manager.admin().expires_at() > old.expires_at());
     // Existing connections continue, and so does the communication between managers.
     for (number, client) in services.iter_mut().enumerate() {
-        client.list(v1::ListRequest::default()).await.unwrap();
+        client.list(v1::ListServicesRequest::default()).await.unwrap();
         group.create(number, &format!("s{number}")).await.unwrap();
     }
 }

@@ -46,7 +46,7 @@ impl ManagerGroup {
     }
 
     async fn services_of(&self, number: usize) -> Vec<String> {
-        let request = v1::ListRequest { page_size: 1_000, ..Default::default() };
+        let request = v1::ListServicesRequest { page_size: 1_000, ..Default::default() };
         let listed = self.services(number).await.list(request).await.unwrap().into_inner();
         listed.services.into_iter().map(|service| service.spec.unwrap().name).collect()
     }
@@ -316,7 +316,8 @@ async fn superseded_managers_refuse_newer_incarnation_and_stop() {
             let id = new_id().to_string();
             let spec = Some((&spec(&format!("by{number}"), 0)).into());
             let mut create = tonic::Request::new(v1::CreateServiceRequest { id, spec, ..Default::default() });
-            let mut list = super::group::stale(v1::ListRequest { page_size: 1_000, ..Default::default() });
+            let mut list =
+                super::group::stale(v1::ListServicesRequest { page_size: 1_000, ..Default::default() });
             create.metadata_mut().insert(INCARNATION, incarnation.into());
             list.metadata_mut().insert(INCARNATION, incarnation.into());
             (create, list)

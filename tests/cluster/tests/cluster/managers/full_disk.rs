@@ -137,7 +137,7 @@ fn large(name: &str) -> ServiceSpec {
 }
 
 async fn listed(channel: Channel, is_stale: bool) -> Vec<String> {
-    let request = v1::ListRequest { page_size: 1_000, ..Default::default() };
+    let request = v1::ListServicesRequest { page_size: 1_000, ..Default::default() };
     let request = if is_stale { stale(request) } else { tonic::Request::new(request) };
     let listed = ServicesClient::new(channel).list(request).await.unwrap().into_inner();
     listed.services.into_iter().map(|service| service.spec.unwrap().name).collect()
@@ -205,7 +205,7 @@ async fn full_manager_forwards_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_managers_may_relay_callers() {
     let group = ManagerGroup::of_three().await;
-    let mut request = tonic::Request::new(v1::ListRequest::default());
+    let mut request = tonic::Request::new(v1::ListServicesRequest::default());
     request.metadata_mut().insert("warren-forwarded-caller", "local 0 0".parse().unwrap());
     let node = group.node("n1").await;
     let channel = group.hosts[0].channel(&group.roots, Some(&node)).await;
@@ -223,7 +223,7 @@ async fn only_managers_may_relay_callers() {
         ("anonymous 10.0.0.7:1".to_owned(), Code::Unauthenticated),
         (format!("certificate user {name} {own} 10.0.0.7:1"), Code::Ok),
     ] {
-        let mut request = tonic::Request::new(v1::ListRequest::default());
+        let mut request = tonic::Request::new(v1::ListServicesRequest::default());
         request.metadata_mut().insert("warren-forwarded-caller", caller.parse().unwrap());
         let answer = ServicesClient::new(channel.clone()).list(request).await;
         assert_eq!(answer.map_or_else(|status| status.code(), |_| Code::Ok), code, "{caller}");

@@ -24,7 +24,7 @@ const SMALL_SNAPSHOTS: ManagerTuning = ManagerTuning {
 async fn has_services(group: &ManagerGroup, number: usize, expected: usize) {
     let services = group.services(number).await;
     eventually_async(WAIT_DEADLINE, "the services to be there", || async {
-        let request = stale(v1::ListRequest { page_size: 1_000, ..Default::default() });
+        let request = stale(v1::ListServicesRequest { page_size: 1_000, ..Default::default() });
         let listed = services.clone().list(request).await.map_err(|status| status.to_string())?;
         let found = listed.into_inner().services.len();
         if found == expected { Ok(()) } else { Err(format!("{found} services")) }

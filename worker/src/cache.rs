@@ -268,4 +268,17 @@ mod tests {
         std::fs::write(&cache.path, "{").unwrap();
         assert_eq!(cache.load().await, DesiredState::default());
     }
+
+    /// The golden files are never changed: a later format gets its own.
+    #[tokio::test]
+    async fn caches_of_version_1_are_readable() {
+        let (dir, settings) = (tempfile::tempdir().unwrap(), settings());
+        let [assignment, network] = cache_files(dir.path());
+        std::fs::create_dir_all(assignment.parent().unwrap()).unwrap();
+        std::fs::write(&assignment, include_str!("golden/cache.1.json")).unwrap();
+        std::fs::write(&network, include_str!("golden/network.1.json")).unwrap();
+        assert_eq!(cache(&dir).load().await, DesiredState { is_confirmed: false, ..known() });
+        let network = NetworkViewCache::new(network, settings.cluster, settings.node);
+        assert_eq!(network.load().await, network_view(7));
+    }
 }

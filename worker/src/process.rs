@@ -277,4 +277,40 @@ mod tests {
         let kept = NodeFile::load(dir.path()).unwrap().unwrap();
         assert_eq!(kept.section::<WorkerFlags>(WORKER).unwrap().unwrap().runtime.as_deref(), Some("crun"));
     }
+
+    /// The golden file is never changed: a later format gets one of its own.
+    #[test]
+    fn settings_of_version_1_are_readable() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("node.toml"), include_str!("process/golden/node.1.toml")).unwrap();
+        let dirs = DirArgs { data_dir: dir.path().to_owned(), run_dir: None };
+        let found = WorkerSettings::load(dirs, MetricsArgs::default(), WorkerFlags::default());
+        let node = NodeSection {
+            run_dir: Some("/run/warren-2".into()),
+            metrics_listen: Some("127.0.0.1:9091".parse().unwrap()),
+        };
+        let joined = JoinedSection {
+            managers: vec!["10.0.0.7:8080".into()],
+            known_managers: vec!["10.0.0.8:8080".parse().unwrap()],
+            advertise: Some("10.0.0.9".into()),
+        };
+        let flags = WorkerFlags {
+            containerd_socket: Some("/run/containerd.sock".into()),
+            runtime: Some("crun".into()),
+            cpus: Some("1.5".parse().unwrap()),
+            memory: Some("2GiB".parse().unwrap()),
+            node_name: Some("n1".parse().unwrap()),
+            data_address: Some([192, 0, 2, 7].into()),
+            vxlan_port: Some(8472),
+            vxlan_id: Some(7),
+            wireguard_port: Some(51821),
+            allow_port: vec!["9100".parse().unwrap(), "6000-6009/udp".parse().unwrap()],
+            label: vec!["zone=a".parse().unwrap()],
+            user_namespace_ids: Some("1000000-1983039".parse().unwrap()),
+            insecure_registry: vec!["registry.example:5000".into()],
+            taints: std::collections::BTreeSet::from(["dedicated=gpu:NoSchedule".parse().unwrap()]),
+        };
+        let expected = WorkerSettings { data_dir: dir.path().to_owned(), node, joined, flags };
+        assert_eq!(found.unwrap(), Some(expected));
+    }
 }

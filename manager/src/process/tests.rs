@@ -412,3 +412,29 @@ fn join_requires_name_and_address() {
     );
     assert_eq!(address(&["--listen=0.0.0.0:0", "--advertise=a:7"]).unwrap().to_string(), "a:7");
 }
+
+/// The golden file is never changed: a later format gets one of its own.
+#[test]
+fn settings_of_version_1_are_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("node.toml"), include_str!("golden/node.1.toml")).unwrap();
+    let kept = NodeFile::load(dir.path()).unwrap().unwrap();
+    let node = NodeSection {
+        run_dir: Some("/run/warren-2".into()),
+        metrics_listen: Some("127.0.0.1:9091".parse().unwrap()),
+    };
+    assert_eq!(kept.section::<NodeSection>(NODE_SECTION).unwrap(), Some(node));
+    let flags = ManagerFlags {
+        listen: Some("0.0.0.0:8080".parse().unwrap()),
+        advertise: Some("10.0.0.7:8080".parse().unwrap()),
+        cluster_range: vec!["10.3.0.0/16".parse().unwrap()],
+        data_plane: Some("wireguard".parse().unwrap()),
+        log_engine: Some("sled".parse().unwrap()),
+        docker_socket: Some("docker.sock".parse().unwrap()),
+        docker_listen: Some("0.0.0.0:2376".parse().unwrap()),
+        accept_data_loss: false,
+        name: Some("m1".parse().unwrap()),
+        insecure_registry: vec!["registry.example:5000".into()],
+    };
+    assert_eq!(kept.section::<ManagerFlags>(MANAGER_SECTION).unwrap(), Some(flags));
+}

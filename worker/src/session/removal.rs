@@ -198,4 +198,15 @@ mod tests {
             assert_eq!(note.load(), None);
         }
     }
+
+    /// The golden file is never changed: a later format gets one of its own.
+    #[test]
+    fn record_of_version_1_is_readable() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = RemovalRecord::new(dir.path(), settings().cluster, settings().node);
+        ensure_private_dir(record.path.parent().unwrap()).unwrap();
+        write_private(&record.path, include_bytes!("../golden/removed.1.json")).unwrap();
+        let reason = "the node was removed from the cluster".to_owned();
+        assert_eq!(record.load(), Some(Removal { reason, containers: 2, cleared: false }));
+    }
 }

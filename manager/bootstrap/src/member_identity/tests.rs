@@ -232,3 +232,21 @@ fn malformed_or_newer_file_is_refused_with_path() {
         assert!(error.contains(why) && error.contains(&path.display().to_string()), "{error}");
     }
 }
+
+/// The golden file is never changed: a later format gets one of its own.
+#[test]
+fn version_1_file_is_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    files::write_private(&path, include_bytes!("golden/member.1")).unwrap();
+    let (id, address) = (ManagerId(warren_types::Id(1)), "10.0.0.7:8080".parse().unwrap());
+    let expected = MemberIdentity {
+        member_id: 3,
+        founders: vec![1, 2],
+        bootstrap_peers: vec![BootstrapPeer { member_id: 1, id, address }],
+        certificate_identity: identity(),
+        node: Some(NodeId(warren_types::Id(7))),
+    };
+    let found = load(&path).unwrap().unwrap();
+    assert!(matches!(&found, LocalMemberStatus::Superseded(found, 5) if *found == expected), "{found:?}");
+}

@@ -257,3 +257,16 @@ fn identity_is_replaced_unless_another_process_holds_the_lock() {
     let back = Contexts::replace_identities(&file, |known| *known == newest, &identity);
     assert_eq!(back.unwrap(), 1);
 }
+
+/// The golden file is never changed: a later format gets one of its own.
+#[test]
+fn file_of_version_1_is_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("contexts.toml");
+    written(&file, include_str!("golden/contexts.1.toml"));
+    let found = Contexts::load(&file).unwrap();
+    assert_eq!(found.current.as_deref(), Some("far"));
+    assert_eq!(found.names().collect::<Vec<_>>(), ["far", "here"]);
+    let far = ClientContext { incarnation: 1_795_336_000, ..tcp("far", "10.0.0.7:8080,[fd00::8]:8080") };
+    assert_eq!((found.get("far"), found.get("here")), (Some(&far), Some(&unix("here"))));
+}

@@ -14,6 +14,8 @@ fn main() -> std::io::Result<()> {
         "CreateSecretObjectRequest",
         "UpdateSecretObjectRequest",
         "SecretObjectData",
+        "RegistryLogin",
+        "RepositoryToken",
         "JoinManagerRequest",
         "JoinManagerResponse",
         "BackupRequest",

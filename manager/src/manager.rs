@@ -32,6 +32,8 @@ use warren_replica::KnownManager;
 use warren_security::seal::Keyring;
 use warren_security::{Credentials, Roots, Trust};
 use warren_session::leader::LeaderWatch;
+use warren_session::repository_tokens::RepositoryTokens;
+use warren_session::secret_delivery::SecretDelivery;
 use warren_session::server::SessionServer;
 use warren_session::session_handler::SessionContext;
 use warren_session::withdrawals::{WithdrawalParts, Withdrawals};
@@ -445,7 +447,10 @@ fn serve(
             }),
         },
         registry: registry.clone(),
-        secret_object_key: keys.secret_object_key.clone(),
+        secret_delivery: SecretDelivery {
+            secret_object_key: keys.secret_object_key.clone(),
+            repository_tokens: RepositoryTokens::new(config.registries.clone()),
+        },
         leader_watch: leader.clone(),
         later_incarnation: later_incarnation.clone(),
         member_id: identity.member_id,

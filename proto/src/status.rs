@@ -54,6 +54,9 @@ pub const INCARNATION_SUPERSEDED: &str = "INCARNATION_SUPERSEDED";
 /// in requests of clients, the latest that they have seen. A number.
 pub const INCARNATION: &str = "warren-incarnation";
 
+/// Reason for nodes that get no access to the registry of an image. `UNAVAILABLE` if they may get it later.
+pub const NO_REGISTRY_ACCESS: &str = "NO_REGISTRY_ACCESS";
+
 /// Reason for the end of a node's session when the node has opened a newer one.
 pub const SESSION_SUPERSEDED: &str = "SESSION_SUPERSEDED";
 

@@ -85,4 +85,7 @@ pub struct RegistryLoginArgs {
     /// Read the password or token from standard input instead of the terminal
     #[arg(long)]
     pub password_stdin: bool,
+    /// Give nodes tokens for single repositories and never the password; the registry must have tokens
+    #[arg(long)]
+    pub token_only: bool,
 }

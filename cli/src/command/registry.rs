@@ -26,16 +26,17 @@ pub async fn run(global: &GlobalArgs, command: RegistryCommand) -> Result<(), Co
 }
 
 async fn login(global: &GlobalArgs, args: RegistryLoginArgs) -> Result<(), CommandError> {
-    let RegistryLoginArgs { host, username, password_stdin } = args;
+    let RegistryLoginArgs { host, username, password_stdin, token_only } = args;
     let what = format!("the login for {host} was not stored");
     // Checked before the password prompt.
-    encode_login(&username, "password", &what)?;
+    encode_login(&username, "password", token_only, &what)?;
     let question = format!("Password of {username} at {host}: ");
     let password = input::read_password(password_stdin, &question, &what)?;
-    let data = encode_login(&username, &password, &what)?;
+    let data = encode_login(&username, &password, token_only, &what)?;
     let client = connect(global, &what).await?;
     let kept = store_login(&client, &host, data).await.map_err(|error| from_client(&what, error))?;
-    eprintln!("nodes now pull from {host} as {username}");
+    let mode = if token_only { ", and never get the password" } else { "" };
+    eprintln!("nodes now pull from {host} as {username}{mode}");
     match global.output {
         OutputFormat::Table | OutputFormat::Wide => output::print(&format!("{host}\n")),
         OutputFormat::Json | OutputFormat::Yaml => {
@@ -45,13 +46,17 @@ async fn login(global: &GlobalArgs, args: RegistryLoginArgs) -> Result<(), Comma
 }
 
 /// The stored form of a login.
-fn encode_login(user: &str, password: &str, what: &str) -> Result<Zeroizing<Vec<u8>>, CommandError> {
-    let mut login = Login { user: user.to_owned(), password: password.to_owned() };
+fn encode_login(
+    user: &str,
+    password: &str,
+    is_token_only: bool,
+    what: &str,
+) -> Result<Zeroizing<Vec<u8>>, CommandError> {
+    let mut login = Login { user: user.to_owned(), password: password.to_owned(), is_token_only };
     let text = Zeroizing::new(login.to_text().into_bytes());
     login.password.zeroize();
-    let read = std::str::from_utf8(&text).map(str::parse::<Login>);
-    match read {
-        Ok(Ok(mut read)) if read.user == user => {
+    match Login::from_data(&text) {
+        Ok(mut read) if read.user == user => {
             read.password.zeroize();
             Ok(text)
         }
@@ -112,11 +117,14 @@ mod tests {
 
     #[test]
     fn login_round_trips() {
-        let kept = encode_login("ann", "a\nb:c", "x").unwrap();
-        let login: Login = std::str::from_utf8(&kept).unwrap().parse().unwrap();
-        assert_eq!((login.user.as_str(), login.password.as_str()), ("ann", "a\nb:c"));
+        for is_token_only in [false, true] {
+            let kept = encode_login("ann", "a\nb:c", is_token_only, "x").unwrap();
+            let login = Login::from_data(&kept).unwrap();
+            assert_eq!((login.user.as_str(), login.password.as_str()), ("ann", "a\nb:c"));
+            assert_eq!(login.is_token_only, is_token_only);
+        }
         for (user, password) in [("", "pw"), ("a:b", "pw"), ("a\nb", "pw"), ("ann", "p\0w")] {
-            let failure = encode_login(user, password, "x").unwrap_err();
+            let failure = encode_login(user, password, false, "x").unwrap_err();
             assert!(failure.kind == ExitKind::Usage && !failure.to_string().contains("p\0w"), "{failure}");
         }
     }

@@ -7,8 +7,8 @@ use warren_client::Client;
 use warren_proto::convert::{data_plane, user_namespace};
 use warren_proto::v1;
 use warren_types::{
-    AdmissionPolicy, DataPlane, ImageResolver, NodeCheckOutcome, ServiceSpec, Timestamp, UserNamespace,
-    UserRole, Violation,
+    AdmissionPolicy, DataPlane, ImageResolver, NodeCheckOutcome, SecretObjectKind, ServiceSpec, Timestamp,
+    UserNamespace, UserRole, Violation,
 };
 
 use crate::args::{GlobalArgs, OutputFormat};
@@ -32,6 +32,7 @@ struct ClusterState {
     nodes: Vec<v1::Node>,
     tokens: Vec<v1::Token>,
     users: Vec<v1::User>,
+    registries: Vec<v1::SecretObject>,
     now: Timestamp,
 }
 
@@ -65,6 +66,7 @@ async fn fetch(client: &Client, what: &str) -> Result<ClusterState, CommandError
         nodes: client.nodes().list().await.map_err(failed)?,
         tokens: client.tokens().list().await.map_err(failed)?,
         users: client.users().list().await.map_err(failed)?,
+        registries: client.secret_objects(SecretObjectKind::Credential).list().await.map_err(failed)?,
         now: now(),
     })
 }
@@ -79,6 +81,7 @@ fn checks(cluster: &ClusterState) -> Vec<CheckView> {
         policy(cluster),
         users_of_containers(cluster),
         images(cluster),
+        passwords(cluster),
         versions(cluster),
     ]
 }
@@ -177,6 +180,16 @@ fn images(cluster: &ClusterState) -> CheckView {
     check("images", &found, "the first node that pulls the tag decides the digest for all", hint)
 }
 
+fn passwords(cluster: &ClusterState) -> CheckView {
+    let with_password = cluster.registries.iter().filter(|registry| !registry.token_only);
+    let found: Vec<String> =
+        with_password.map(|registry| format!("{} ({})", registry.name, registry.user)).collect();
+    let hint = "`warren registry login HOST --token-only` lets nodes have only tokens for single repositories; a \
+                registry without tokens needs an account that may only pull";
+    let message = "nodes with an image of the registry get its password when there is no token";
+    check("passwords of registries", &found, message, hint)
+}
+
 fn versions(cluster: &ClusterState) -> CheckView {
     let versions =
         cluster.nodes.iter().filter_map(|node| Some((node, &node.description.as_ref()?.warren_version)));
@@ -212,6 +225,7 @@ mod tests {
             nodes: Vec::new(),
             tokens: Vec::new(),
             users: Vec::new(),
+            registries: vec![v1::SecretObject { token_only: true, ..Default::default() }],
             now: Timestamp(OLD_LOGIN.as_millis() as u64 + 10),
         }
     }
@@ -236,7 +250,7 @@ mod tests {
     #[test]
     fn each_weakness_is_named() {
         type Case = (&'static str, fn(&mut ClusterState), &'static str);
-        let cases: [Case; 10] = [
+        let cases: [Case; 11] = [
             (
                 "traffic between nodes",
                 |cluster| {
@@ -314,6 +328,14 @@ mod tests {
                 },
                 "the first node that pulls the tag decides the digest for all: s1, s2, s3, s4, s5, s6, s7, s8 and \
                  2 more",
+            ),
+            (
+                "passwords of registries",
+                |cluster| {
+                    let (name, user) = ("ghcr.io".to_owned(), "ann".to_owned());
+                    cluster.registries.push(v1::SecretObject { name, user, ..Default::default() });
+                },
+                "nodes with an image of the registry get its password when there is no token: ghcr.io (ann)",
             ),
             (
                 "versions",

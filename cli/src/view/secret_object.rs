@@ -56,7 +56,7 @@ impl ConfigDataView {
 
 impl From<v1::SecretObject> for SecretObjectView {
     fn from(wire: v1::SecretObject) -> Self {
-        // The kind is that of the request; only a credential has a user.
+        // The kind is that of the request; the last two fields are of credentials.
         let v1::SecretObject {
             id,
             kind: _,
@@ -70,6 +70,7 @@ impl From<v1::SecretObject> for SecretObjectView {
             stored_versions: kept,
             services,
             user: _,
+            token_only: _,
         } = wire;
         let (created_at, updated_at) = (TimeView::new(created_at), TimeView::new(updated_at));
         Self {
@@ -131,6 +132,8 @@ pub struct CredentialView {
     id: String,
     host: String,
     user: String,
+    /// Nodes get tokens for single repositories and never the password.
+    token_only: bool,
     version: u64,
     created_at: TimeView,
     updated_at: TimeView,
@@ -138,20 +141,29 @@ pub struct CredentialView {
 
 impl From<v1::SecretObject> for CredentialView {
     fn from(wire: v1::SecretObject) -> Self {
-        let v1::SecretObject { id, name: host, user, version, created_at, updated_at, .. } = wire;
+        let v1::SecretObject { id, name: host, user, token_only, version, created_at, updated_at, .. } = wire;
         let (created_at, updated_at) = (TimeView::new(created_at), TimeView::new(updated_at));
-        Self { id, host, user, version, created_at, updated_at }
+        Self { id, host, user, token_only, version, created_at, updated_at }
     }
 }
 
 impl TableRow for CredentialView {
-    const COLUMNS: &'static [Column] =
-        &[column("HOST"), column("USER"), column("UPDATED"), wide("AGE"), wide("VERSION"), column("ID")];
+    const COLUMNS: &'static [Column] = &[
+        column("HOST"),
+        column("USER"),
+        column("NODES GET"),
+        column("UPDATED"),
+        wide("AGE"),
+        wide("VERSION"),
+        column("ID"),
+    ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
+        let access = if self.token_only { "tokens" } else { "tokens or password" };
         vec![
             self.host.clone(),
             self.user.clone(),
+            access.to_owned(),
             format!("{} ago", age(self.updated_at.0, now)),
             age(self.created_at.0, now),
             self.version.to_string(),
@@ -201,6 +213,7 @@ mod tests {
             stored_versions: vec![2, 3],
             services: ["web", "api", "a", "b", "c"].map(str::to_owned).into(),
             user: String::new(),
+            token_only: false,
         }
     }
 
@@ -249,12 +262,15 @@ mod tests {
     #[test]
     fn registry_shows_user_and_no_password() {
         let wire = v1::SecretObject { name: "ghcr.io".into(), user: "ann".into(), size: 11, ..wire() };
-        insta::assert_snapshot!(table_text_of(&[CredentialView::from(wire.clone())], false, Timestamp(9000)), @r"
-        HOST      USER   UPDATED   ID
-        ghcr.io   ann    5s ago    3k2v9x0000
+        let strict = v1::SecretObject { token_only: true, ..wire.clone() };
+        let registries = [wire.clone(), strict].map(CredentialView::from);
+        insta::assert_snapshot!(table_text_of(&registries, false, Timestamp(9000)), @r"
+        HOST      USER   NODES GET            UPDATED   ID
+        ghcr.io   ann    tokens or password   5s ago    3k2v9x0000
+        ghcr.io   ann    tokens               5s ago    3k2v9x0000
         ");
         let document = serde_json::to_value(CredentialView::from(wire)).unwrap();
         let keys: Vec<&str> = document.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(keys, ["createdAt", "host", "id", "updatedAt", "user", "version"]);
+        assert_eq!(keys, ["createdAt", "host", "id", "tokenOnly", "updatedAt", "user", "version"]);
     }
 }

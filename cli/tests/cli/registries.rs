@@ -20,11 +20,14 @@ fn login_is_stored_replaced_and_removed() {
         "{ran:?}"
     );
 
-    let ran =
-        person.warren_with(&["registry", "login", "index.docker.io", "-u", "bob", "--password-stdin"], b"pw");
+    let strict = ["registry", "login", "index.docker.io", "-u", "bob", "--password-stdin", "--token-only"];
+    let ran = person.warren_with(&strict, b"pw");
     assert_eq!(ran.stdout, "docker.io\n", "{ran:?}");
+    assert_eq!(ran.stderr, "nodes now pull from docker.io as bob, and never get the password\n");
+    assert_eq!(person.manager.secret_bytes("docker.io").unwrap(), b":token-only\nbob\npw");
     let shown: Value = serde_json::from_str(&person.ok(&["registry", "ls", "-o", "json"])).unwrap();
     assert_eq!((&shown[0]["host"], &shown[1]["user"]), (&json!("ghcr.io"), &json!("bob")));
+    assert_eq!((&shown[0]["tokenOnly"], &shown[1]["tokenOnly"]), (&json!(false), &json!(true)));
     assert!(!shown.to_string().contains("other") && shown[0].get("size").is_none(), "{shown}");
     let listed = person.ok(&["registry", "ls"]);
     assert!(listed.lines().nth(1).unwrap().starts_with("ghcr.io     ann"), "{listed}");

@@ -16,6 +16,7 @@ use warren_types::spec::validate_labels;
 use warren_types::{
     Login, SecretObject, SecretObjectId, SecretObjectKind, SecretObjectName, Timestamp, Violations,
 };
+use zeroize::Zeroize;
 
 use super::Api;
 use super::audited_call::AuditedCall;
@@ -80,22 +81,20 @@ impl Api {
         let mut services: Vec<String> =
             state.secret_object_users(&object.id).map(|service| service.spec.name.to_string()).collect();
         services.sort_unstable();
-        v1::SecretObject {
-            services,
-            user: self.credential_username(object).unwrap_or_default(),
-            ..object.into()
-        }
+        let (user, token_only) = self.credential_user(object).unwrap_or_default();
+        v1::SecretObject { services, user, token_only, ..object.into() }
     }
 
-    /// The user name of a credential.
-    fn credential_username(&self, object: &SecretObject) -> Option<String> {
+    /// The user name of a credential, and whether nodes never get its password.
+    fn credential_user(&self, object: &SecretObject) -> Option<(String, bool)> {
         let (_, newest) =
             object.versions.last_key_value().filter(|_| object.kind == SecretObjectKind::Credential)?;
         let opened = self.secret_object_key.open(object.id, newest);
         // The failure is logged; the other fields are shown anyway.
         let opened = opened.map_err(|error| secret_object_unreadable(object.id, &error)).ok()?;
-        let login: Option<Login> = std::str::from_utf8(&opened).ok()?.parse().ok();
-        login.map(|login| login.user)
+        let mut login = Login::from_data(&opened).ok()?;
+        login.password.zeroize();
+        Some((login.user, login.is_token_only))
     }
 
     /// Logs a write and returns the object as the write left it.

@@ -13,6 +13,7 @@ pub mod leader;
 pub mod network_publisher;
 pub mod registry;
 pub mod remote_progress;
+pub mod repository_tokens;
 pub mod secret_delivery;
 pub mod server;
 pub mod session_handler;

@@ -1,5 +1,5 @@
-//! Delivers secrets, configs and credentials to a node: only those of its own tasks and of images that it was
-//! asked to pull. They are sealed for one call of one node.
+//! Delivers secrets and configs to a node, and access to registries: only what its own tasks need, and the images that
+//! it was asked to pull. All of it is sealed for one call of one node.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,18 +9,22 @@ use tonic::{Code, Status};
 use warren_core::State;
 use warren_proto::Problem;
 use warren_proto::convert::parse_field;
+use warren_proto::status::NO_REGISTRY_ACCESS;
 use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
+use warren_registry::{Reference, RegistryCredentials};
 use warren_security::SecretObjectKey;
 use warren_security::delivery::DeliveryResponder;
 use warren_store::problem::{secret_object_unreadable, status_of};
 use warren_types::secret_object::registry_host;
 use warren_types::{
-    DesiredTaskState, ImageReference, NodeId, SealedData, SecretObject, SecretObjectKind,
-    SecretObjectVersion, Task, TaskId, Violation,
+    DesiredTaskState, ImageReference, Login, NodeId, SealedData, SecretObject, SecretObjectKind,
+    SecretObjectName, SecretObjectVersion, Task, TaskId, Violation,
 };
+use zeroize::Zeroizing;
 
 use super::WorkerStreams;
+use super::repository_tokens::{PullCredential, RepositoryTokens};
 
 /// The response to a node: each object is decrypted and sealed only when it is sent, so that few are in
 /// memory.
@@ -32,49 +36,102 @@ struct GrantedVersion {
     sealed: Arc<SealedData>,
 }
 
-/// The objects that `node` requests, sealed for this call.
-///
-/// # Errors
-/// The node may not have them, an object is removed, or the public key is invalid.
-pub(super) fn deliver(
-    state: &State,
-    worker_streams: &WorkerStreams,
-    secret_object_key: &Arc<SecretObjectKey>,
-    node: NodeId,
-    request: v1::FetchSecretObjectsRequest,
-) -> Result<DeliveryStream, Status> {
-    let v1::FetchSecretObjectsRequest { key, purpose: need } = request;
-    let granted = granted_versions(state, worker_streams, node, need)?;
-    let refused = |error| status_of(Violation::new("key", error));
-    let responder = DeliveryResponder::new(&key, node).map_err(refused)?;
-    tracing::debug!(%node, objects = granted.len(), "delivering secret objects");
-    let secret_object_key = Arc::clone(secret_object_key);
-    let sealed = tokio_stream::iter(granted)
-        .map(move |granted| seal_for_node(&secret_object_key, &responder, &granted));
-    Ok(Box::pin(sealed))
+/// What a request of a node is granted.
+enum Grant {
+    /// These objects.
+    Objects(Vec<GrantedVersion>),
+    /// Access to the registry of this image, for pulls of it.
+    RegistryOf(ImageReference),
 }
 
-fn granted_versions(
+/// Delivers what nodes may have.
+#[derive(Clone)]
+pub struct SecretDelivery {
+    /// Decrypts secrets, configs and credentials.
+    pub secret_object_key: Arc<SecretObjectKey>,
+    /// Gives nodes access to registries.
+    pub repository_tokens: RepositoryTokens,
+}
+
+impl SecretDelivery {
+    /// What `node` requests, sealed for this call.
+    ///
+    /// # Errors
+    /// The node may not have it, an object is removed, the public key is invalid, or there is no access to the
+    /// registry.
+    pub(super) async fn deliver(
+        &self,
+        state: &State,
+        worker_streams: &WorkerStreams,
+        node: NodeId,
+        request: v1::FetchSecretObjectsRequest,
+    ) -> Result<DeliveryStream, Status> {
+        let v1::FetchSecretObjectsRequest { key, purpose: need, is_renewal } = request;
+        let granted = granted(state, worker_streams, node, need)?;
+        let refused = |error| status_of(Violation::new("key", error));
+        let responder = DeliveryResponder::new(&key, node).map_err(refused)?;
+        match granted {
+            Grant::Objects(objects) => {
+                tracing::debug!(%node, objects = objects.len(), "delivering secret objects");
+                let secret_object_key = Arc::clone(&self.secret_object_key);
+                let sealed = tokio_stream::iter(objects)
+                    .map(move |granted| seal_for_node(&secret_object_key, &responder, &granted));
+                Ok(Box::pin(sealed))
+            }
+            Grant::RegistryOf(image) => {
+                let access = self.registry_access(state, &image, node, is_renewal).await?;
+                let sealed =
+                    access.map(|(used, plain)| Ok::<_, Status>(sealed_object(&responder, &used, &plain)));
+                Ok(Box::pin(tokio_stream::iter(sealed)))
+            }
+        }
+    }
+
+    /// Access to the registry of the image by its newest credential, not sealed; `None` if there is no credential, or
+    /// none is needed.
+    async fn registry_access(
+        &self,
+        state: &State,
+        image: &ImageReference,
+        node: NodeId,
+        is_renewal: bool,
+    ) -> Result<Option<(SecretObjectVersion, Zeroizing<Vec<u8>>)>, Status> {
+        let Some((object, number, sealed)) = newest_credential(state, image) else { return Ok(None) };
+        let SecretObject { id, kind, name, .. } = &**object;
+        let used = SecretObjectVersion { kind: *kind, name: name.clone(), id: *id, number };
+        let plain = self.secret_object_key.open(*id, sealed);
+        let plain = plain.map_err(|error| secret_object_unreadable(*id, &error))?;
+        let invalid = |reason| Problem::new(Code::FailedPrecondition, NO_REGISTRY_ACCESS, reason);
+        let Login { user, password, is_token_only } = parse_login(name, &plain).map_err(invalid)?;
+        let reference = Reference::parse(image.as_str());
+        let reference = reference.map_err(|error| status_of(Violation::new("image", error)))?;
+        let credentials = RegistryCredentials { user, password };
+        let credential = PullCredential { version: (*id, number), credentials, is_token_only, reference };
+        let access = self.repository_tokens.access(node, &credential, is_renewal).await?;
+        Ok(access.map(|access| (used, access)))
+    }
+}
+
+fn granted(
     state: &State,
     worker_streams: &WorkerStreams,
     node: NodeId,
     need: Option<Purpose>,
-) -> Result<Vec<GrantedVersion>, Status> {
+) -> Result<Grant, Status> {
     match need {
         None => Err(status_of(Violation::new(
             "purpose",
             "is missing; give the task or stream that the objects are for",
         ))),
         Some(Purpose::TaskSecretObjects(id)) => {
-            task_secret_objects(state, task_on(state, node, "need.taskContents", &id)?)
+            task_secret_objects(state, task_on(state, node, "need.taskContents", &id)?).map(Grant::Objects)
         }
         Some(Purpose::TaskCredential(id)) => {
             let task = task_on(state, node, "need.taskCredential", &id)?;
-            Ok(registry_credential(state, &task.revision.task.image))
+            Ok(Grant::RegistryOf(task.revision.task.image.clone()))
         }
         Some(Purpose::StreamCredential(id)) => {
-            let image = worker_streams.image_of(&id, node).ok_or_else(not_granted)?;
-            Ok(registry_credential(state, &image))
+            worker_streams.image_of(&id, node).map(Grant::RegistryOf).ok_or_else(not_granted)
         }
     }
 }
@@ -128,13 +185,14 @@ pub fn newest_credential<'a>(
     Some((object, *number, sealed))
 }
 
-fn registry_credential(state: &State, image: &ImageReference) -> Vec<GrantedVersion> {
-    let granted = newest_credential(state, image).map(|(object, number, sealed)| {
-        let SecretObject { id, kind, name, .. } = &**object;
-        let used = SecretObjectVersion { kind: *kind, name: name.clone(), id: *id, number };
-        GrantedVersion { used, sealed: Arc::clone(sealed) }
-    });
-    granted.into_iter().collect()
+/// The login in the data of the credential for a registry.
+///
+/// # Errors
+/// A sentence: it has none.
+pub fn parse_login(registry: &SecretObjectName, plain: &[u8]) -> Result<Login, String> {
+    Login::from_data(plain).map_err(|_| {
+        format!("the credential for {registry} is invalid; `warren registry login {registry}` replaces it")
+    })
 }
 
 fn seal_for_node(
@@ -142,16 +200,24 @@ fn seal_for_node(
     responder: &DeliveryResponder,
     granted: &GrantedVersion,
 ) -> Result<v1::SealedSecretObject, Status> {
-    let SecretObjectVersion { kind, name, id, number } = &granted.used;
-    let plain = secret_object_key
-        .open(*id, &granted.sealed)
-        .map_err(|error| secret_object_unreadable(*id, &error))?;
-    Ok(v1::SealedSecretObject {
+    let GrantedVersion { used, sealed } = granted;
+    let plain = secret_object_key.open(used.id, sealed);
+    let plain = plain.map_err(|error| secret_object_unreadable(used.id, &error))?;
+    Ok(sealed_object(responder, used, &plain))
+}
+
+fn sealed_object(
+    responder: &DeliveryResponder,
+    used: &SecretObjectVersion,
+    plain: &[u8],
+) -> v1::SealedSecretObject {
+    let SecretObjectVersion { kind, name, id, number } = used;
+    v1::SealedSecretObject {
         key: responder.public_key().to_vec().into(),
         kind: v1::SecretObjectKind::from(*kind).into(),
         name: name.to_string(),
         id: id.to_string(),
         version_number: *number,
-        sealed: responder.seal(*id, *number, &plain).into(),
-    })
+        sealed: responder.seal(*id, *number, plain).into(),
+    }
 }

@@ -1,6 +1,5 @@
 //! The gRPC service for workers: accepts sessions and streams, and identifies their nodes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -16,7 +15,7 @@ use warren_proto::v1::manager_frame::Frame as Outgoing;
 use warren_proto::v1::worker_frame::Frame as Incoming;
 use warren_proto::v1::{self, sessions_server};
 use warren_replica::{CATCH_UP_TIMEOUT, SessionAnswer};
-use warren_security::{Peer, Role, SecretObjectKey};
+use warren_security::{Peer, Role};
 use warren_store::PublishedState;
 use warren_store::incarnation::{LaterIncarnation, check_incarnation, incarnation_of};
 use warren_store::problem::{
@@ -29,7 +28,7 @@ use super::assignment_stream::AssignmentStream;
 use super::frames::send;
 use super::leader::{LeaderWatch, is_lost};
 use super::registry::{BoxedFrame, FrameSender, RegisteredSession};
-use super::secret_delivery::{DeliveryStream, deliver};
+use super::secret_delivery::{DeliveryStream, SecretDelivery};
 use super::session_handler::{SessionContext, SessionHandler, send_assignment};
 use super::worker_streams::WorkerStream;
 use super::{SessionRegistry, description};
@@ -48,8 +47,8 @@ pub struct SessionServer {
     pub context: SessionContext,
     /// The sessions of this manager.
     pub registry: SessionRegistry,
-    /// Decrypts secrets, configs and credentials.
-    pub secret_object_key: Arc<SecretObjectKey>,
+    /// Delivers secrets, configs and access to registries.
+    pub secret_delivery: SecretDelivery,
     /// Ends all sessions when the leader is lost.
     pub leader_watch: LeaderWatch,
     /// The later incarnation of the cluster that callers have seen.
@@ -238,8 +237,9 @@ impl sessions_server::Sessions for SessionServer {
         let node = calling_worker(&request)?;
         let SessionContext { store, worker_streams, .. } = &self.context;
         let published = store.read();
-        deliver(&published.state, worker_streams, &self.secret_object_key, node, request.into_inner())
-            .map(Response::new)
+        let delivered =
+            self.secret_delivery.deliver(&published.state, worker_streams, node, request.into_inner());
+        delivered.await.map(Response::new)
     }
 
     async fn check_node(

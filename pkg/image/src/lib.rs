@@ -35,6 +35,7 @@ pub use images::{
 pub use platform::native_architecture;
 pub use prune::{FilesystemUsage, PruneCandidate, PrunePolicy, PruneReason, plan_prune};
 pub use warren_registry::{
-    Digest, InvalidAuthority, InvalidHost, InvalidReference, Reference, RegistryCredentials, RegistryError,
-    RegistryPolicy, RegistrySettings,
+    DelegatedTokens, Digest, InvalidAuthority, InvalidHost, InvalidReference, Reference, RegistryAccess,
+    RegistryCredentials, RegistryError, RegistryPolicy, RegistrySettings, RenewAccess, RenewalFailure,
+    RepositoryToken,
 };

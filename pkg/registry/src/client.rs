@@ -13,7 +13,6 @@ use tokio::sync::Semaphore;
 use super::address_guard::{AddressGuard, ForbiddenAddress};
 use super::auth::RegistryAuth;
 use super::challenge::AuthChallenge;
-use super::credentials::RegistryCredentials;
 use super::error::{RegistryError, error_message};
 use super::retry::AttemptFailure;
 use super::settings::RegistryPolicy;
@@ -133,7 +132,7 @@ impl Repository {
         })
     }
 
-    fn manifest_request(&self, method: Method, named: ManifestSelector<'_>) -> RequestBuilder {
+    pub(super) fn manifest_request(&self, method: Method, named: ManifestSelector<'_>) -> RequestBuilder {
         let name = match named {
             ManifestSelector::Tag(tag) => tag,
             ManifestSelector::Digest(digest) => digest.as_str(),
@@ -195,21 +194,22 @@ impl Repository {
         what: &str,
         request: impl Fn() -> RequestBuilder,
     ) -> Result<Response, AttemptFailure> {
-        let mut proof = self.auth.authorization().await;
+        let mut proof = self.auth.authorization().await?;
         let mut is_new = false;
         loop {
-            let response = self.attempt(what, self.auth.apply(&proof, request())).await?;
+            let response = self.attempt(what, proof.apply(request())).await?;
             match response.status() {
-                StatusCode::FORBIDDEN => return Err(self.access_denied(response).await.into()),
-                StatusCode::UNAUTHORIZED if is_new => return Err(self.access_denied(response).await.into()),
+                StatusCode::FORBIDDEN => return Err(self.access_denied(proof.user, response).await.into()),
+                StatusCode::UNAUTHORIZED if is_new => {
+                    return Err(self.access_denied(proof.user, response).await.into());
+                }
                 StatusCode::UNAUTHORIZED => {}
                 _ => return Ok(response),
             }
-            let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
-            let challenge = AuthChallenge::parse(demands.filter_map(|value| value.to_str().ok()));
-            let fetch_token = |realm, service| self.fetch_token(realm, service);
+            let fetch_token = |realm, service, credentials| self.fetch_token(realm, service, credentials);
+            let challenge = challenge(&response);
             let Some(better) = self.auth.authenticate(&proof, challenge, fetch_token).await? else {
-                return Err(self.access_denied(response).await.into());
+                return Err(self.access_denied(proof.user, response).await.into());
             };
             (proof, is_new) = (better, true);
         }
@@ -263,15 +263,13 @@ impl Repository {
         error_message(&words)
     }
 
-    /// The error of a denied request, which depends on whether credentials were sent.
-    pub(super) async fn access_denied(&self, response: Response) -> RegistryError {
+    /// The error of a request that was denied to this user, or to anybody.
+    pub(super) async fn access_denied(&self, user: Option<String>, response: Response) -> RegistryError {
         let message = self.error_message(response).await;
         let (registry, image) = (self.registry.clone(), self.image.clone());
-        match &self.auth.credentials {
+        match user {
             None => RegistryError::NeedsCredentials { registry, image, message },
-            Some(RegistryCredentials { user, .. }) => {
-                RegistryError::Denied { registry, image, user: user.clone(), message }
-            }
+            Some(user) => RegistryError::Denied { registry, image, user, message },
         }
     }
 
@@ -325,6 +323,12 @@ impl Repository {
             false => RegistryError::Broken { registry, what, reason }.into(),
         }
     }
+}
+
+/// How the registry wants to be asked, if it says so in a known form.
+pub(super) fn challenge(response: &Response) -> Option<AuthChallenge> {
+    let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
+    AuthChallenge::parse(demands.filter_map(|value| value.to_str().ok()))
 }
 
 /// The type without its parameters.

@@ -13,7 +13,7 @@ use warren_types::image_reference::is_loopback_registry;
 use super::address_guard::{AddressGuard, GuardedResolver};
 use super::auth::RegistryAuth;
 use super::client::{Repository, TokenGuard};
-use super::credentials::RegistryCredentials;
+use super::credentials::RegistryAccess;
 use super::error::RegistryError;
 use super::settings::{RegistryPolicy, RegistrySettings};
 use crate::reference::Reference;
@@ -53,14 +53,14 @@ impl RegistryClients {
         &self.settings.policy
     }
 
-    /// The repository of an image, with the given credentials or those of this node.
+    /// The repository of an image, with the given access or the credentials of this node.
     ///
     /// # Errors
     /// The HTTP client cannot be built, or the settings forbid to ask the registry.
     pub async fn repository(
         &self,
         reference: &Reference,
-        credentials: Option<RegistryCredentials>,
+        access: Option<RegistryAccess>,
     ) -> Result<Repository, RegistryError> {
         let (registry, path) = (reference.domain(), reference.path());
         let is_plain = self.settings.uses_plain_http(registry);
@@ -86,6 +86,7 @@ impl RegistryClients {
             (_, Some(digest)) => format!("{path}@{digest}"),
             (tag, None) => format!("{path}:{}", tag.unwrap_or_default()),
         };
+        let own = self.settings.credentials_for(registry).cloned().map(RegistryAccess::Password);
         Ok(Repository {
             http: self.client(kind, registry).await?,
             guard,
@@ -94,7 +95,7 @@ impl RegistryClients {
             path: path.to_owned(),
             image,
             uses_plain_http: is_plain,
-            auth: RegistryAuth::new(credentials.or_else(|| self.settings.credentials_for(registry).cloned())),
+            auth: RegistryAuth::new(registry, access.or(own)),
             policy: self.settings.policy.clone(),
             transfers: self.transfers(registry),
         })

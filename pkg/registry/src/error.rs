@@ -116,6 +116,16 @@ pub enum RegistryError {
         /// Which host it is.
         reason: String,
     },
+    /// The access that another process gives was not renewed.
+    #[error("access to registry {registry} was not renewed: {reason}")]
+    NotRenewed {
+        /// Registry host.
+        registry: String,
+        /// Why, as a sentence.
+        reason: String,
+        /// Whether another request may succeed.
+        is_transient: bool,
+    },
     /// The registry rejected the request.
     #[error("registry {registry} rejected {what} with {status}: {message}")]
     Refused {
@@ -144,7 +154,11 @@ impl RegistryError {
     /// Whether the same request may succeed later unchanged.
     pub fn is_transient(&self) -> bool {
         use RegistryError as E;
-        matches!(self, E::Unreachable { .. } | E::Stalled { .. } | E::Broken { .. } | E::Busy { .. })
+        match self {
+            E::Unreachable { .. } | E::Stalled { .. } | E::Broken { .. } | E::Busy { .. } => true,
+            E::NotRenewed { is_transient, .. } => *is_transient,
+            _ => false,
+        }
     }
 }
 

@@ -1,16 +1,17 @@
-//! Resolves a name in its registry without fetching the image, and asks for the signatures of one.
+//! Resolves a name in its registry without fetching the image, and asks for the signatures of one and for a token.
 
 use std::fmt::Debug;
 
 use crate::client::{FetchedManifest, ManifestHead, ManifestSelector, Repository};
 use crate::clients::RegistryClients;
-use crate::credentials::RegistryCredentials;
+use crate::credentials::{RegistryAccess, RegistryCredentials};
 use crate::digest::Digest;
 use crate::error::RegistryError;
 use crate::media_type::IMAGE_TYPES;
 use crate::reference::Reference;
 use crate::retry::{AttemptFailure, RetryCounter};
 use crate::signature::ImageSignature;
+use crate::token::PullGrant;
 
 /// What a name stands for in its registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct ResolvedName {
     pub size: u64,
 }
 
-/// Tells what names stand for, and who signed that: [`RegistryClients`], or in tests a table.
+/// Tells what names stand for, who signed that, and what pulls need: [`RegistryClients`], or in tests a table.
 #[async_trait::async_trait]
 pub trait ResolveNames: Debug + Send + Sync {
     /// What the name stands for now. Stores nothing.
@@ -46,6 +47,16 @@ pub trait ResolveNames: Debug + Send + Sync {
         image: &Digest,
         credentials: Option<RegistryCredentials>,
     ) -> Result<Vec<ImageSignature>, RegistryError>;
+
+    /// What somebody needs who pulls the image as this user and does not have the password.
+    ///
+    /// # Errors
+    /// As above; [`RegistryError::Denied`] if the password is wrong.
+    async fn pull_grant(
+        &self,
+        reference: &Reference,
+        credentials: RegistryCredentials,
+    ) -> Result<PullGrant, RegistryError>;
 }
 
 #[async_trait::async_trait]
@@ -55,7 +66,7 @@ impl ResolveNames for RegistryClients {
         reference: &Reference,
         credentials: Option<RegistryCredentials>,
     ) -> Result<ResolvedName, RegistryError> {
-        let repository = self.repository(reference, credentials).await?;
+        let repository = self.repository(reference, credentials.map(RegistryAccess::Password)).await?;
         let selector = ManifestSelector::from_reference(reference);
         self.repeat(|| repository.resolve(selector, reference.digest())).await
     }
@@ -66,8 +77,18 @@ impl ResolveNames for RegistryClients {
         image: &Digest,
         credentials: Option<RegistryCredentials>,
     ) -> Result<Vec<ImageSignature>, RegistryError> {
-        let repository = self.repository(reference, credentials).await?;
+        let repository = self.repository(reference, credentials.map(RegistryAccess::Password)).await?;
         self.repeat(|| repository.signatures(image)).await
+    }
+
+    async fn pull_grant(
+        &self,
+        reference: &Reference,
+        credentials: RegistryCredentials,
+    ) -> Result<PullGrant, RegistryError> {
+        let repository = self.repository(reference, None).await?;
+        let selector = ManifestSelector::from_reference(reference);
+        self.repeat(|| repository.pull_grant(selector, &credentials)).await
     }
 }
 

@@ -133,14 +133,19 @@ pub struct SecretObjectVersion {
     pub number: u64,
 }
 
+/// The line before the user of a login whose password nodes never get. No user has a `:`.
+const TOKEN_ONLY: &str = ":token-only\n";
+
 /// User and password for a registry, as the data of a [`SecretObjectKind::Credential`]: `user`, a line feed,
-/// password.
+/// password; before that the line `:token-only` if nodes never get the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// Without a line feed and `:`; not empty.
     pub user: String,
     /// Password or token.
     pub password: String,
+    /// Whether nodes get tokens for single repositories and never the password.
+    pub is_token_only: bool,
 }
 
 /// The text is not a [`Login`].
@@ -157,7 +162,17 @@ impl fmt::Debug for Login {
 impl Login {
     /// The stored form; [`FromStr`] parses it.
     pub fn to_text(&self) -> String {
-        format!("{}\n{}", self.user, self.password)
+        let Self { user, password, is_token_only } = self;
+        let mode = if *is_token_only { TOKEN_ONLY } else { "" };
+        format!("{mode}{user}\n{password}")
+    }
+
+    /// The login in the data of a credential.
+    ///
+    /// # Errors
+    /// [`ParseLoginError`].
+    pub fn from_data(data: &[u8]) -> Result<Self, ParseLoginError> {
+        std::str::from_utf8(data).map_err(|_| ParseLoginError)?.parse()
     }
 }
 
@@ -165,7 +180,8 @@ impl FromStr for Login {
     type Err = ParseLoginError;
 
     fn from_str(text: &str) -> Result<Self, ParseLoginError> {
-        let (user, password) = text.split_once('\n').ok_or(ParseLoginError)?;
+        let stripped = text.strip_prefix(TOKEN_ONLY);
+        let (user, password) = stripped.unwrap_or(text).split_once('\n').ok_or(ParseLoginError)?;
         if user.is_empty()
             || user.contains([':', '\r', '\0'])
             || password.is_empty()
@@ -173,7 +189,8 @@ impl FromStr for Login {
         {
             return Err(ParseLoginError);
         }
-        Ok(Self { user: user.to_owned(), password: password.to_owned() })
+        let is_token_only = stripped.is_some();
+        Ok(Self { user: user.to_owned(), password: password.to_owned(), is_token_only })
     }
 }
 
@@ -274,11 +291,17 @@ mod tests {
 
     #[test]
     fn login_round_trip() {
-        let login = Login { user: "ann".into(), password: "a\nb:c".into() };
-        assert_eq!(login.to_text().parse(), Ok(login.clone()));
-        assert_eq!(format!("{login:?}"), "Login(ann)");
-        for violations in ["", "ann", "\npw", "ann\n", "a:b\npw", "a\0\npw"] {
+        for is_token_only in [false, true] {
+            let login = Login { user: "ann".into(), password: "a\nb:c".into(), is_token_only };
+            assert_eq!(login.to_text().parse(), Ok(login.clone()));
+            assert_eq!(Login::from_data(login.to_text().as_bytes()), Ok(login.clone()));
+            assert_eq!(format!("{login:?}"), "Login(ann)");
+        }
+        for violations in
+            ["", "ann", "\npw", "ann\n", "a:b\npw", "a\0\npw", ":token-only\nann", ":token-only"]
+        {
             assert_eq!(violations.parse::<Login>(), Err(ParseLoginError), "{violations:?}");
         }
+        assert_eq!(Login::from_data(b"ann\n\xff"), Err(ParseLoginError));
     }
 }

@@ -56,6 +56,7 @@ impl From<&SecretObject> for v1::SecretObject {
             stored_versions: content.versions.keys().copied().collect(),
             services: Vec::new(),
             user: String::new(),
+            token_only: false,
         }
     }
 }
@@ -92,6 +93,24 @@ impl fmt::Debug for v1::UnlockKey {
     }
 }
 
+/// As `#[derive(Debug)]`, without the password.
+impl fmt::Debug for v1::RegistryLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { user, password: _ } = self;
+        f.debug_struct("RegistryLogin").field("user", user).finish_non_exhaustive()
+    }
+}
+
+/// As `#[derive(Debug)]`, without the token.
+impl fmt::Debug for v1::RepositoryToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { registry, repository, user, token: _, valid_for_ms } = self;
+        let mut shown = f.debug_struct("RepositoryToken");
+        shown.field("registry", registry).field("repository", repository).field("user", user);
+        shown.field("valid_for_ms", valid_for_ms).finish_non_exhaustive()
+    }
+}
+
 debug_without_data! {
     CreateSecretObjectRequest { id, kind, name, labels }
     UpdateSecretObjectRequest { kind, reference, version }
@@ -111,6 +130,7 @@ mod tests {
         assert_eq!(check(SecretObjectKind::Secret, &most), Ok(()));
         assert_eq!(check(SecretObjectKind::Config, b"\xff"), Ok(()));
         assert_eq!(check(SecretObjectKind::Credential, b"ann\nhunter2"), Ok(()));
+        assert_eq!(check(SecretObjectKind::Credential, b":token-only\nann\nhunter2"), Ok(()));
         let large = check(SecretObjectKind::Secret, &[most, vec![0]].concat()).unwrap_err();
         assert_eq!(large, "data: has 1048577 bytes, and a secret has at most 1048576 (1 MiB)");
         for data in [&b""[..], b"hunter2", b"\nhunter2", b"ann\n", b"\xff\nhunter2"] {
@@ -127,7 +147,10 @@ mod tests {
         let update = v1::UpdateSecretObjectRequest { data: data.clone(), ..Default::default() };
         let read = v1::SecretObjectData { version_number: 3, data };
         let key = v1::UnlockKey { key: "hunter2".to_owned(), id: "7".to_owned(), ..Default::default() };
-        let shown = format!("{key:?} {create:?} {update:?} {read:?}");
+        let (user, password) = ("ann".to_owned(), "hunter2".to_owned());
+        let login = v1::RegistryLogin { user, password };
+        let token = v1::RepositoryToken { token: "hunter2".to_owned(), ..Default::default() };
+        let shown = format!("{login:?} {token:?} {key:?} {create:?} {update:?} {read:?}");
         assert!(!shown.contains("hunter2") && !shown.contains("104, 117"), "{shown}");
         assert!(shown.ends_with("SecretObjectData { version_number: 3, data: 7 bytes }"), "{shown}");
         assert!(shown.contains("\"db\""), "{shown}");

@@ -14,11 +14,11 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use warren_image::{
     BlobSource, Digest, Error, ImagePullProgress, ImageStore, ImportedName, InvalidReference, ListedImage,
-    Reference, RegistryCredentials,
+    Reference, RegistryAccess,
 };
 use warren_types::{ImageDigest, PullPolicy, TaskAssignment, TaskId, Timestamp};
 
-use crate::handlers::secret_fetcher::{FetchPurpose, SecretFetcher};
+use crate::handlers::secret_fetcher::{ImagePuller, SecretFetcher};
 use registry_login::{ImagePullError, RegistryLogin};
 
 /// Interval of progress reports of a pull. Managers store each report.
@@ -30,8 +30,8 @@ pub trait ImageSource: Send + Sync {
     /// Digest of an image on this node; `None` if it is not there.
     async fn find(&self, reference: &Reference) -> Result<Option<Digest>, Error>;
 
-    /// Pulls an image from its registry with the given credentials.
-    fn pull(&self, reference: &Reference, credentials: Option<RegistryCredentials>) -> ImagePull;
+    /// Pulls an image from its registry with the given access.
+    fn pull(&self, reference: &Reference, access: Option<RegistryAccess>) -> ImagePull;
 
     /// Records a use of the image.
     async fn mark_used(&self, reference: &Reference, now: Timestamp) -> Result<(), Error>;
@@ -154,8 +154,8 @@ impl ImageSource for ImageStore {
         Ok(self.get(reference).await?.map(|image| image.digest.clone()))
     }
 
-    fn pull(&self, reference: &Reference, credentials: Option<RegistryCredentials>) -> ImagePull {
-        let pull = ImageStore::pull(self, reference, credentials);
+    fn pull(&self, reference: &Reference, access: Option<RegistryAccess>) -> ImagePull {
+        let pull = ImageStore::pull(self, reference, access);
         let progress = pull.progress();
         ImagePull { progress, result: async move { Ok(pull.outcome().await?.digest) }.boxed() }
     }
@@ -203,7 +203,7 @@ pub(crate) fn image_reference(task: &TaskAssignment) -> Result<Reference, Invali
 }
 
 impl TaskImages {
-    /// Ensures that the task's image is on the node, and returns its digest. Registry credentials come from
+    /// Ensures that the task's image is on the node, and returns its digest. Access to registries comes from
     /// the managers. Takes as long as a pull; progress is sent to `progress_tx`. Dropping the future cancels
     /// the pull.
     pub async fn ensure(
@@ -262,9 +262,9 @@ impl TaskImages {
         reference: &Reference,
         progress_tx: Option<&watch::Sender<String>>,
     ) -> Result<Digest, TaskImageError> {
-        let need = FetchPurpose::TaskCredential(task.id);
-        let login = RegistryLogin::resolve(&*self.secret_fetcher, need, reference).await;
-        let mut arrival = self.source.pull(reference, login.credentials());
+        let puller = ImagePuller::Task(task.id);
+        let login = RegistryLogin::resolve(&self.secret_fetcher, puller, reference).await?;
+        let mut arrival = self.source.pull(reference, login.access());
         // Asked for at the first failure: a registry is retried for minutes.
         let mut hint = None;
         loop {

@@ -6,14 +6,14 @@ pub(crate) mod fake;
 use std::fmt;
 
 use warren_security::delivery::DeliveryError;
-use warren_types::{SecretObjectKind, SecretObjectName, TaskId};
+use warren_types::{SecretObjectId, SecretObjectKind, SecretObjectName, TaskId};
 use zeroize::Zeroizing;
 
 /// Fetches secret objects from a manager.
 #[tonic::async_trait]
 pub(crate) trait SecretFetcher: Send + Sync {
     /// Fetches everything for the purpose, each secret object once. A missing object is an error, except for
-    /// a credential, of which there is none or one.
+    /// access to a registry, of which there is none or one.
     async fn fetch(&self, need: FetchPurpose) -> Result<Vec<FetchedObject>, SecretFetchError>;
 }
 
@@ -22,10 +22,22 @@ pub(crate) trait SecretFetcher: Send + Sync {
 pub(crate) enum FetchPurpose {
     /// Secrets and configs of a task of this node.
     TaskSecretObjects(TaskId),
-    /// Registry credential for that task's image.
-    TaskCredential(TaskId),
-    /// Registry credential for the image of a stream.
-    StreamCredential(String),
+    /// Access to a registry.
+    RegistryAccess {
+        /// For its image.
+        puller: ImagePuller,
+        /// Whether earlier access has expired, or the registry refused it.
+        is_renewal: bool,
+    },
+}
+
+/// What an image is pulled for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ImagePuller {
+    /// A task of this node.
+    Task(TaskId),
+    /// A stream in which a manager asked for it.
+    Stream(String),
 }
 
 /// A fetched secret object.
@@ -33,8 +45,10 @@ pub(crate) enum FetchPurpose {
 pub(crate) struct FetchedObject {
     pub kind: SecretObjectKind,
     pub name: SecretObjectName,
+    pub id: SecretObjectId,
     /// Its version.
     pub version: u64,
+    /// Its data; of a credential the access to the registry.
     pub bytes: Zeroizing<Vec<u8>>,
 }
 
@@ -63,6 +77,14 @@ pub(crate) enum SecretFetchError {
     /// The manager refused; its message.
     #[error("manager refused the request: {0}")]
     Refused(String),
+    /// The manager gives no access to the registry.
+    #[error("{reason}")]
+    NoRegistryAccess {
+        /// Its message.
+        reason: String,
+        /// Whether it may give access later.
+        is_transient: bool,
+    },
     #[error(transparent)]
     UnsealFailed(#[from] DeliveryError),
     /// The manager's answer is invalid.

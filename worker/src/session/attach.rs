@@ -118,8 +118,7 @@ impl OpenStreams {
                     let stream_id = id.clone();
                     let work = |out| async move {
                         let StreamServices { image_gc, image_arrivals, secret_fetcher, .. } = &*services;
-                        let pulled =
-                            images::pull(image_gc, &**secret_fetcher, &stream_id, &request, &out).await;
+                        let pulled = images::pull(image_gc, secret_fetcher, &stream_id, &request, &out).await;
                         image_arrivals.notify();
                         pulled
                     };

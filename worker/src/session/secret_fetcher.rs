@@ -8,15 +8,18 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use warren_proto::convert::secret_object_kind;
-use warren_proto::v1;
+use warren_proto::status::NO_REGISTRY_ACCESS;
 use warren_proto::v1::fetch_secret_objects_request::Purpose as WireNeed;
 use warren_proto::v1::sessions_client::SessionsClient;
+use warren_proto::{Problem, v1};
 use warren_security::delivery::{DeliveryRequester, SealedDelivery};
 use warren_types::NodeId;
 use warren_types::secret_object::MAX_SECRET_OBJECT_SIZE;
 use warren_types::spec::MAX_TASK_SECRET_OBJECTS;
 
-use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
+use crate::handlers::secret_fetcher::{
+    FetchPurpose, FetchedObject, ImagePuller, SecretFetchError, SecretFetcher,
+};
 
 /// The connection to the session's manager, while there is a session.
 pub(crate) type ManagerChannelReceiver = watch::Receiver<Option<Channel>>;
@@ -26,7 +29,8 @@ pub(crate) type ManagerChannelReceiver = watch::Receiver<Option<Channel>>;
 const SESSION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Deadline of one call.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Concurrent calls. Each holds the secret objects of a task in memory, and is a stream of the connection.
+/// Concurrent calls of either kind: for secret objects, each of which holds those of a task in memory, and for access
+/// to registries, which managers may have to wait for.
 const MAX_CONCURRENT_CALLS: usize = 8;
 /// Maximum number of secret objects in an answer: secrets and configs.
 const MAX_DELIVERIES: usize = 2 * MAX_TASK_SECRET_OBJECTS;
@@ -37,13 +41,15 @@ const MAX_DELIVERY: usize = MAX_SECRET_OBJECT_SIZE + (4 << 10);
 pub(crate) struct ManagerSecretFetcher {
     node: NodeId,
     channel: ManagerChannelReceiver,
-    permits: Semaphore,
+    secret_permits: Semaphore,
+    registry_permits: Semaphore,
 }
 
 impl ManagerSecretFetcher {
     /// Fetches as `node` over `line`.
     pub fn new(node: NodeId, channel: ManagerChannelReceiver) -> Self {
-        Self { node, channel, permits: Semaphore::new(MAX_CONCURRENT_CALLS) }
+        let permits = || Semaphore::new(MAX_CONCURRENT_CALLS);
+        Self { node, channel, secret_permits: permits(), registry_permits: permits() }
     }
 
     async fn manager(&self) -> Result<SessionsClient<Channel>, SecretFetchError> {
@@ -61,7 +67,11 @@ impl SecretFetcher for ManagerSecretFetcher {
     async fn fetch(&self, need: FetchPurpose) -> Result<Vec<FetchedObject>, SecretFetchError> {
         // Before the permit, so that calls do not wait for those that wait for a manager.
         let manager = self.manager().await?;
-        let _place = self.permits.acquire().await.expect("it is never closed");
+        let permits = match &need {
+            FetchPurpose::TaskSecretObjects(_) => &self.secret_permits,
+            FetchPurpose::RegistryAccess { .. } => &self.registry_permits,
+        };
+        let _place = permits.acquire().await.expect("it is never closed");
         let late = |_| SecretFetchError::NoManager(format!("no answer from the manager within {DEADLINE:?}"));
         timeout(DEADLINE, deliver(manager, self.node, need)).await.map_err(late)?
     }
@@ -74,7 +84,8 @@ async fn deliver(
 ) -> Result<Vec<FetchedObject>, SecretFetchError> {
     let mut requester = DeliveryRequester::new(node)?;
     let key = requester.public_key().to_vec().into();
-    let request = v1::FetchSecretObjectsRequest { key, purpose: Some(purpose_to_wire(need)) };
+    let (purpose, is_renewal) = purpose_to_wire(need);
+    let request = v1::FetchSecretObjectsRequest { key, purpose: Some(purpose), is_renewal };
     let mut manager = manager.max_decoding_message_size(MAX_DELIVERY);
     let mut answers = manager.fetch_secret_objects(request).await.map_err(status_to_error)?.into_inner();
     let mut delivered = Vec::new();
@@ -89,11 +100,15 @@ async fn deliver(
     Ok(delivered)
 }
 
-fn purpose_to_wire(need: FetchPurpose) -> WireNeed {
+fn purpose_to_wire(need: FetchPurpose) -> (WireNeed, bool) {
     match need {
-        FetchPurpose::TaskSecretObjects(task) => WireNeed::TaskSecretObjects(task.to_string()),
-        FetchPurpose::TaskCredential(task) => WireNeed::TaskCredential(task.to_string()),
-        FetchPurpose::StreamCredential(stream) => WireNeed::StreamCredential(stream),
+        FetchPurpose::TaskSecretObjects(task) => (WireNeed::TaskSecretObjects(task.to_string()), false),
+        FetchPurpose::RegistryAccess { puller: ImagePuller::Task(task), is_renewal } => {
+            (WireNeed::TaskCredential(task.to_string()), is_renewal)
+        }
+        FetchPurpose::RegistryAccess { puller: ImagePuller::Stream(stream), is_renewal } => {
+            (WireNeed::StreamCredential(stream), is_renewal)
+        }
     }
 }
 
@@ -112,12 +127,16 @@ fn unseal(
             "a secret object has more than {MAX_SECRET_OBJECT_SIZE} bytes"
         )));
     }
-    Ok(FetchedObject { kind, name, version: *number, bytes })
+    Ok(FetchedObject { kind, name, id, version: *number, bytes })
 }
 
 fn status_to_error(status: Status) -> SecretFetchError {
-    let message = status.message().to_owned();
-    match status.code() {
+    let Problem { code, reason, message, .. } = Problem::from(&status);
+    if reason == NO_REGISTRY_ACCESS {
+        let is_transient = code == Code::Unavailable;
+        return SecretFetchError::NoRegistryAccess { reason: message, is_transient };
+    }
+    match code {
         Code::FailedPrecondition => SecretFetchError::VersionGone(message),
         // The connection broke, or the manager stops or is no longer the leader: another one is dialled.
         Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unknown => {

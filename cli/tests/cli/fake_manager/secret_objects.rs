@@ -3,6 +3,7 @@
 use tonic::{Code, Request, Response, Status};
 use warren_proto::convert::check_secret_object_data;
 use warren_proto::{Problem, v1};
+use warren_types::Login;
 
 use super::{FakeApi, FakeState};
 
@@ -29,11 +30,12 @@ fn check(data: &[u8]) -> Result<(), Status> {
         .map_err(|wrong| Problem::from(warren_types::Violations::from(wrong)).into())
 }
 
-/// Of a credential: the user.
-fn user(kind: v1::SecretObjectKind, data: &[u8]) -> String {
-    let text = String::from_utf8_lossy(data);
-    let user = text.split_once('\n').map(|(user, _)| user.to_owned());
-    user.filter(|_| kind == v1::SecretObjectKind::Credential).unwrap_or_default()
+/// Of a credential: the user, and whether nodes never get the password.
+fn user(kind: v1::SecretObjectKind, data: &[u8]) -> (String, bool) {
+    match Login::from_data(data) {
+        Ok(login) if kind == v1::SecretObjectKind::Credential => (login.user, login.is_token_only),
+        _ => Default::default(),
+    }
 }
 
 impl FakeState {
@@ -80,6 +82,7 @@ impl v1::secret_objects_server::SecretObjects for FakeApi {
             let message = format!("there is a {} {name} already", kind_name(kind));
             return Err(Problem::new(Code::AlreadyExists, "ALREADY_EXISTS", message).into());
         }
+        let (user, token_only) = user(kind, &data);
         let content = v1::SecretObject {
             id,
             kind: number,
@@ -89,7 +92,8 @@ impl v1::secret_objects_server::SecretObjects for FakeApi {
             version_number: 1,
             size: u32::try_from(data.len()).unwrap(),
             stored_versions: vec![1],
-            user: user(kind, &data),
+            user,
+            token_only,
             ..Default::default()
         };
         state.contents.push(StoredSecretObject { object: content.clone(), versions: vec![data.to_vec()] });
@@ -111,7 +115,7 @@ impl v1::secret_objects_server::SecretObjects for FakeApi {
             object.version += 1;
             object.stored_versions.push(object.version_number);
             object.size = u32::try_from(request.data.len()).unwrap();
-            object.user = user(kind, &request.data);
+            (object.user, object.token_only) = user(kind, &request.data);
         }
         let object = object.clone();
         Ok(Response::new(state.with_service_names(object)))

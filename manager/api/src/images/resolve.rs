@@ -6,9 +6,8 @@ use tokio::time::timeout;
 use warren_core::State;
 use warren_registry::{Reference, RegistryCredentials, RegistryError, ResolvedName};
 use warren_security::SecretObjectKey;
-use warren_session::secret_delivery::newest_credential;
-use warren_types::ImageReference;
-use warren_types::secret_object::{Login, registry_host};
+use warren_session::secret_delivery::{newest_credential, parse_login};
+use warren_types::{ImageReference, Login};
 
 use super::Api;
 
@@ -75,11 +74,6 @@ fn registry_credentials(
 ) -> Result<Option<RegistryCredentials>, String> {
     let Some((object, _, sealed)) = newest_credential(state, image) else { return Ok(None) };
     let plain = secret_object_key.open(object.id, sealed).map_err(|error| error.to_string())?;
-    let login = std::str::from_utf8(&plain).ok().and_then(|text| text.parse::<Login>().ok());
-    let unreadable = || {
-        let host = registry_host(image);
-        format!("the credential for {host} is invalid; `warren registry login {host}` replaces it")
-    };
-    let Login { user, password } = login.ok_or_else(unreadable)?;
+    let Login { user, password, .. } = parse_login(&object.name, &plain)?;
     Ok(Some(RegistryCredentials { user, password }))
 }

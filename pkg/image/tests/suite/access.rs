@@ -1,6 +1,14 @@
 //! Access control: tokens, redirects, and which server receives credentials.
 
-use warren_image::{Error, RegistryCredentials, RegistryError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use warren_image::{
+    DelegatedTokens, Error, RegistryAccess, RegistryCredentials, RegistryError, RenewAccess, RenewalFailure,
+    RepositoryToken,
+};
+use warren_types::{Id, SecretObjectId};
 
 use crate::scripted::{SampleImage, ScriptedReply, ScriptedRequest, ScriptedServer};
 use crate::world::ImageFixture;
@@ -130,4 +138,107 @@ async fn cross_host_redirect_drops_credentials() {
     let asked = storage.requests("blobs");
     assert_eq!(asked.len(), 3);
     assert!(asked.iter().all(|request| request.authorization.is_none()), "{asked:?}");
+}
+
+/// Gives tokens for one repository, after some failures.
+#[derive(Clone, Debug)]
+struct FakeManager {
+    asked: Arc<AtomicU32>,
+    failures: u32,
+    is_transient: bool,
+}
+
+impl FakeManager {
+    fn new(failures: u32, is_transient: bool) -> Self {
+        Self { asked: Arc::default(), failures, is_transient }
+    }
+
+    fn asked(&self) -> u32 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn access(&self, token: &str) -> RegistryAccess {
+        RegistryAccess::Tokens(DelegatedTokens {
+            credential: (SecretObjectId(Id(1)), 1),
+            user: "anna".to_owned(),
+            token: RepositoryToken::new(token.to_owned().into(), Duration::from_secs(300)).unwrap(),
+            source: Arc::new(self.clone()),
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl RenewAccess for FakeManager {
+    async fn renew(&self) -> Result<Option<RegistryAccess>, RenewalFailure> {
+        let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        if number <= self.failures {
+            let reason = "the manager refuses".to_owned();
+            return Err(RenewalFailure { reason, is_transient: self.is_transient });
+        }
+        Ok(Some(self.access("later")))
+    }
+}
+
+/// A registry that accepts the token `first` for the manifest only, and `later` for the rest.
+async fn forgetful_registry(
+    sample: SampleImage,
+    tokens: &ScriptedServer,
+    blobs: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
+) -> ScriptedServer {
+    let demand = token_challenge(tokens);
+    ScriptedServer::start(move |request| {
+        match (request.authorization.as_deref(), request.path.contains("manifests")) {
+            (Some("Bearer first"), true) => sample.answer(request),
+            (Some("Bearer later"), false) => blobs(request),
+            _ => demand.clone(),
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_of_a_manager_is_renewed_and_sent_to_its_registry_only() {
+    let world = ImageFixture::start();
+    let tokens = tokens(|_| true).await;
+    let sample = SampleImage::new(24, &[1000, 2000, 3000, 4000]);
+    let stored = sample.clone();
+    let storage = ScriptedServer::start(move |request| stored.answer(request)).await;
+    let elsewhere = storage.host();
+    let registry = forgetful_registry(sample, &tokens, move |request| {
+        ScriptedReply::new(307, "").header("Location", &format!("http://{elsewhere}{}", request.path))
+    });
+    let (registry, manager) = (registry.await, FakeManager::new(0, true));
+    world.pull_with(&format!("{}/x:1", registry.host()), Some(manager.access("first"))).await.unwrap();
+    assert_eq!(manager.asked(), 1, "all layers use the second token");
+    assert!(tokens.requests("").is_empty(), "there is no password to ask with");
+    assert!(registry.requests("").iter().all(|request| request.authorization.is_some()));
+    let redirected = storage.requests("blobs");
+    assert_eq!(redirected.len(), 5);
+    assert!(redirected.iter().all(|request| request.authorization.is_none()), "{redirected:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_of_tokens_of_a_manager_end_the_pull() {
+    let world = ImageFixture::start();
+    let tokens = tokens(|_| true).await;
+    let sample = SampleImage::new(25, &[1000]);
+    let blobs = sample.clone();
+    let registry = forgetful_registry(sample, &tokens, move |request| blobs.answer(request)).await;
+    let name = format!("{}/x:1", registry.host());
+    let refusing = FakeManager::new(u32::MAX, false);
+    let error = world.pull_with(&name, Some(refusing.access("first"))).await.unwrap_err();
+    let text = error.to_string();
+    assert!(!error.is_transient() && text.ends_with("was not renewed: the manager refuses"), "{text}");
+    assert_eq!(refusing.asked(), 1);
+    // A registry that accepts no token is asked once more, not forever.
+    let manager = FakeManager::new(0, true);
+    let error = world.pull_with(&name, Some(manager.access("forged"))).await.unwrap_err();
+    assert!(matches!(error, Error::Registry(RegistryError::Denied { .. })), "{error}");
+    assert!(error.to_string().contains("user \"anna\""), "{error}");
+    assert_eq!(manager.asked(), 1);
+    world.assert_nothing().await;
+    // A manager that does not answer is asked again.
+    let absent = FakeManager::new(2, true);
+    world.pull_with(&name, Some(absent.access("first"))).await.unwrap();
+    assert_eq!(absent.asked(), 3);
 }

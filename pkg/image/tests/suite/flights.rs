@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
-use warren_image::{Error, PullHandle, Reference, RegistryCredentials, RegistryError};
+use warren_image::{Error, PullHandle, Reference, RegistryAccess, RegistryCredentials, RegistryError};
 
 use crate::scripted::{AfterBody, LONGER_THAN_TIMEOUT, SampleImage, ScriptedReply, ScriptedServer};
 use crate::world::{ImageFixture, registries};
@@ -137,6 +137,7 @@ async fn pulls_with_different_credentials_are_separate() {
     .await;
     let reference: Reference = format!("{}/x:1", server.host()).parse().unwrap();
     let anna = RegistryCredentials { user: "anna".into(), password: "secret".into() };
+    let anna = RegistryAccess::Password(anna);
     let pulls = [Some(anna), None].map(|user| world.images.pull(&reference, user));
     assert!(pulls[0].outcome().await.is_ok());
     let error = pulls[1].outcome().await.unwrap_err();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use warren_image::{
     ContainerdConnection, Error, ImageStore, ImportOptions, ImportedName, PulledImage, Reference,
-    RegistryCredentials, RegistryPolicy, RegistrySettings,
+    RegistryAccess, RegistryCredentials, RegistryPolicy, RegistrySettings,
 };
 use warren_registry::RegistryClients;
 use warren_testkit::containerd::TestContainerd;
@@ -100,7 +100,11 @@ impl ImageFixture {
         name: &str,
         credentials: Option<RegistryCredentials>,
     ) -> Result<PulledImage, Error> {
-        self.images.pull(&Reference::parse(name).unwrap(), credentials).outcome().await
+        self.pull_with(name, credentials.map(RegistryAccess::Password)).await
+    }
+
+    pub async fn pull_with(&self, name: &str, access: Option<RegistryAccess>) -> Result<PulledImage, Error> {
+        self.images.pull(&Reference::parse(name).unwrap(), access).outcome().await
     }
 
     /// Output of `command` in a container of the image.

@@ -1,13 +1,17 @@
 //! The registry that managers ask.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use warren_registry::{
-    Digest, ImageSignature, Reference, RegistryCredentials, RegistryError, ResolveNames, ResolvedName,
+    Digest, ImageSignature, PullGrant, Reference, RegistryCredentials, RegistryError, RepositoryToken,
+    ResolveNames, ResolvedName,
 };
 use warren_types::SignatureKey;
+
+use crate::encryption_at_rest::PLAINTEXT_MARK;
 
 /// The digest of its image, and of those of workers.
 pub const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -39,9 +43,15 @@ fn signature(pair: &EcdsaKeyPair, digest: &str) -> ImageSignature {
 }
 
 /// It has one image, by every name but `missing`; for `offline` it cannot be reached. The image is signed by the name
-/// `signed`; by another key as `foreign`; and as `copied` it has the signature of another digest.
+/// `signed`; by another key as `foreign`; and as `copied` it has the signature of another digest. Only `tokens.lan` has
+/// tokens for repositories, to whoever does not have the password `wrong`.
 #[derive(Debug)]
 pub struct FakeRegistry;
+
+/// The token of `tokens.lan` for a repository.
+pub fn token_of(repository: &str) -> String {
+    format!("{PLAINTEXT_MARK}-token-for-{repository}")
+}
 
 fn check_reachable(reference: &Reference) -> Result<(), RegistryError> {
     if !reference.path().ends_with("offline") {
@@ -81,5 +91,23 @@ impl ResolveNames for FakeRegistry {
             "copied" => vec![signature(&SIGNER, &DIGEST.replace("00", "ff"))],
             _ => Vec::new(),
         })
+    }
+
+    async fn pull_grant(
+        &self,
+        reference: &Reference,
+        credentials: RegistryCredentials,
+    ) -> Result<PullGrant, RegistryError> {
+        check_reachable(reference)?;
+        if reference.domain() != "tokens.lan" {
+            return Ok(PullGrant::PasswordOnly);
+        }
+        if credentials.password == "wrong" {
+            let (registry, image) = (reference.domain().to_owned(), reference.path().to_owned());
+            let (user, message) = (credentials.user.clone(), "bad password".to_owned());
+            return Err(RegistryError::Denied { registry, image, user, message });
+        }
+        let token = RepositoryToken::new(token_of(reference.path()).into(), Duration::from_secs(300));
+        Ok(PullGrant::Token(token.unwrap()))
     }
 }

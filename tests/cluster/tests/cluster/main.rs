@@ -26,6 +26,7 @@ mod log_engines;
 mod logs;
 mod managers;
 mod placement;
+mod registry_access;
 mod restart;
 mod secrets;
 mod services;

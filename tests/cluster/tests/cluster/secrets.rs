@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use tonic::Code;
 use tracing_subscriber::fmt::MakeWriter;
-use warren_client::{Client, Error, NewSecretObject, PullOptions, TaskFilter, TokenOptions};
+use warren_client::{Client, Error, NewSecretObject, TaskFilter, TokenOptions};
 use warren_manager::ManagerTuning;
 use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
+use warren_proto::v1::registry_access::Access;
 use warren_types::{NodeRole, Placement, SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceSpec};
 
 use crate::encryption_at_rest::{PLAINTEXT_MARK, files_with_mark};
@@ -22,7 +23,7 @@ use crate::worker::ScriptedWorker;
 
 const SECRET: SecretObjectKind = SecretObjectKind::Secret;
 const CONFIG: SecretObjectKind = SecretObjectKind::Config;
-const CREDENTIAL: SecretObjectKind = SecretObjectKind::Credential;
+pub const CREDENTIAL: SecretObjectKind = SecretObjectKind::Credential;
 
 fn new_secret(name: &str, data: &[u8]) -> NewSecretObject {
     let id = SecretObjectId(new_id().0);
@@ -34,7 +35,7 @@ fn new_secret(name: &str, data: &[u8]) -> NewSecretObject {
     }
 }
 
-async fn create(client: &Client, kind: SecretObjectKind, name: &str, data: &[u8]) -> v1::SecretObject {
+pub async fn create(client: &Client, kind: SecretObjectKind, name: &str, data: &[u8]) -> v1::SecretObject {
     client.secret_objects(kind).create(new_secret(name, data)).await.unwrap()
 }
 
@@ -46,7 +47,7 @@ fn spec_with_secrets(secrets: &[&str]) -> ServiceSpec {
 }
 
 /// The only task that the worker has.
-fn only_task(worker: &ScriptedWorker) -> String {
+pub fn only_task(worker: &ScriptedWorker) -> String {
     assert_eq!(worker.tasks.len(), 1);
     worker.tasks.keys().next().unwrap().clone()
 }
@@ -159,7 +160,7 @@ async fn weak_key_gets_no_secret() {
         (vec![9; 31], Some(secrets_of_task(&only_task(&worker))), "key"),
         (vec![9; 32], None, "purpose"),
     ] {
-        let request = v1::FetchSecretObjectsRequest { key: key.into(), purpose };
+        let request = v1::FetchSecretObjectsRequest { key: key.into(), purpose, is_renewal: false };
         let refused = warren_proto::Problem::from(&sessions.fetch_secret_objects(request).await.unwrap_err());
         assert_eq!((refused.code, refused.violations.0[0].path.as_str()), (Code::InvalidArgument, path));
     }
@@ -171,7 +172,7 @@ async fn large_request_for_secrets_is_refused_by_its_length() {
     let world = ManagerFixture::new().await;
     let channel = world.channel(CallerKind::Certified(warren_security::Role::Worker)).await;
     let mut sessions = v1::sessions_client::SessionsClient::new(channel);
-    let request = v1::FetchSecretObjectsRequest { key: vec![9; 2 << 10].into(), purpose: None };
+    let request = v1::FetchSecretObjectsRequest { key: vec![9; 2 << 10].into(), ..Default::default() };
     let refused = sessions.fetch_secret_objects(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
 }
@@ -349,43 +350,6 @@ async fn oversized_secret_is_refused() {
     assert_eq!(client.secret_objects(SECRET).create(exact).await.unwrap().size, 1 << 20);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_credential_goes_where_an_image_of_its_registry_is_pulled() {
-    let world = ManagerFixture::new().await;
-    let client = world.local().await;
-    let made = create(&client, CREDENTIAL, "registry.lan:5000", b"ann\nhunter2").await;
-    assert_eq!((made.user.as_str(), made.name.as_str()), ("ann", "registry.lan:5000"));
-    let login = [("registry.lan:5000".to_owned(), 1, b"ann\nhunter2".to_vec())];
-    let mut private = spec("web", 1);
-    private.task.image = "Registry.lan:5000/app:1".parse().unwrap();
-    client.services().create(new_id(), &private).await.unwrap();
-    let mut worker = ScriptedWorker::dial(&world).await;
-    worker.has("a task", |tasks| tasks.len() == 1).await;
-    let task = only_task(&worker);
-    let foreign = ScriptedWorker::dial_as(&world, &joined(&world, "n2").await).await;
-    assert_eq!(worker.fetch(Purpose::TaskCredential(task.clone())).await.unwrap(), login);
-    let refused = foreign.fetch(Purpose::TaskCredential(task)).await.unwrap_err();
-    assert_eq!(refused.code(), Code::PermissionDenied);
-
-    let new_object =
-        |image: &str| PullOptions { reference: image.into(), nodes: vec!["n1".into()], always: true };
-    let pulls = client.images().pull(new_object("registry.lan:5000/other:2")).await.unwrap();
-    let id = worker.next_stream_request().await.stream_id;
-    let need = || Purpose::StreamCredential(id.clone());
-    assert_eq!(worker.fetch(need()).await.unwrap(), login, "also before it attaches");
-    let stream = worker.attach_to(id.clone()).await;
-    assert_eq!(worker.fetch(need()).await.unwrap(), login);
-    assert_eq!(foreign.fetch(need()).await.unwrap_err().code(), Code::PermissionDenied);
-    drop(pulls);
-    stream.wait_closed().await;
-    let refused = worker.fetch(need()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::PermissionDenied, "pulls are refused");
-
-    let _pulls = client.images().pull(new_object("other.lan/app:1")).await.unwrap();
-    let id = worker.next_stream_request().await.stream_id;
-    assert_eq!(worker.fetch(Purpose::StreamCredential(id)).await.unwrap(), [], "no credential is no error");
-}
-
 /// All log output of one thread.
 #[derive(Clone, Default)]
 struct CapturedLog(Arc<Mutex<Vec<u8>>>);
@@ -422,6 +386,7 @@ async fn secrets_are_not_logged_or_stored_in_clear() {
     let (hidden, login) = (format!("{PLAINTEXT_MARK}-secret"), format!("ann\n{PLAINTEXT_MARK}-password"));
     let made = create(&client, SECRET, "db", hidden.as_bytes()).await;
     let credential = create(&client, CREDENTIAL, "registry.lan", login.as_bytes()).await;
+    create(&client, CREDENTIAL, "tokens.lan", login.as_bytes()).await;
     client
         .secret_objects(SECRET)
         .update("db", format!("{hidden}-2").into_bytes().into(), None)
@@ -433,12 +398,15 @@ async fn secrets_are_not_logged_or_stored_in_clear() {
     errors.push(wrong.unwrap_err().to_string());
     let taken = client.secret_objects(SECRET).create(new_secret("db", login.as_bytes())).await;
     errors.push(taken.unwrap_err().to_string());
-    client.services().create(new_id(), &spec_with_secrets(&["db"])).await.unwrap();
+    let mut private = spec_with_secrets(&["db"]);
+    private.task.image = "tokens.lan/web:1".parse().unwrap();
+    client.services().create(new_id(), &private).await.unwrap();
     let mut worker = ScriptedWorker::dial(&world).await;
     worker.has("a task", |tasks| tasks.len() == 1).await;
     let task = only_task(&worker);
     worker.fetch(secrets_of_task(&task)).await.unwrap();
-    worker.fetch(Purpose::TaskCredential(task.clone())).await.unwrap();
+    let access = worker.registry_access(Purpose::TaskCredential(task.clone())).await.unwrap();
+    assert!(matches!(access, Some(Access::Token(token)) if token.token.contains(PLAINTEXT_MARK)));
     errors.push(worker.fetch(secrets_of_task(&format!("{}-1", new_id()))).await.unwrap_err().to_string());
     let shown = (made, credential, client.tasks().get(&task).await.unwrap(), worker.tasks.clone(), errors);
     drop(worker);

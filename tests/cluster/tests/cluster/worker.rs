@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -11,6 +12,7 @@ use tonic::{Status, Streaming};
 use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
 use warren_proto::v1::manager_frame::Frame;
+use warren_proto::v1::registry_access::Access;
 use warren_proto::v1::sessions_client::SessionsClient;
 use warren_proto::v1::worker_frame::Frame as Say;
 use warren_security::delivery::{DeliveryRequester, SealedDelivery};
@@ -246,11 +248,19 @@ impl ScriptedWorker {
         self.welcome.settings.as_ref().unwrap().node_id.parse().unwrap()
     }
 
+    /// What it gets for access to a registry.
+    pub async fn registry_access(&self, need: Purpose) -> Result<Option<Access>, Status> {
+        let fetched = self.fetch(need).await?;
+        assert!(fetched.len() <= 1, "one registry at most");
+        let decode = |bytes: &[u8]| v1::RegistryAccess::decode(bytes).unwrap().access;
+        Ok(fetched.first().and_then(|(_, _, bytes)| decode(bytes)))
+    }
+
     /// Name, number and bytes of the secrets and configs that it gets for its assignments.
     pub async fn fetch(&self, need: Purpose) -> Result<Vec<(String, u64, Vec<u8>)>, Status> {
         let mut requester = DeliveryRequester::new(self.node()).unwrap();
         let key = requester.public_key().to_vec().into();
-        let request = v1::FetchSecretObjectsRequest { key, purpose: Some(need) };
+        let request = v1::FetchSecretObjectsRequest { key, purpose: Some(need), ..Default::default() };
         let mut answers = self.client.clone().fetch_secret_objects(request).await?.into_inner();
         let mut fetched = Vec::new();
         while let Some(v1::SealedSecretObject { key, name, id, version_number: number, sealed, .. }) =

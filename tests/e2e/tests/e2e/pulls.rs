@@ -161,10 +161,11 @@ fn private_and_missing_registry_errors_differ() {
 
 /// Stores a credential of `user` for the registry.
 #[track_caller]
-fn log_in(world: &NodeFixture, registry: &TestRegistry, user: &str, password: &str) {
+fn log_in(world: &NodeFixture, registry: &TestRegistry, user: &str, password: &str, flags: &[&str]) {
     let warren = world.warren();
-    let mut command =
-        warren.command(&["registry", "login", &registry.host(), "-u", user, "--password-stdin"]);
+    let host = registry.host();
+    let login = ["registry", "login", host.as_str(), "-u", user, "--password-stdin"];
+    let mut command = warren.command(&[&login[..], flags].concat());
     let given = world.node.scratch().join("given");
     std::fs::write(&given, password).unwrap();
     let status = command.stdin(std::fs::File::open(&given).unwrap()).status().unwrap();
@@ -193,12 +194,22 @@ fn stored_credential_pulls_from_private_registry() {
     let login = format!("`warren registry login {}`", registry.host());
     create("unknown");
     rejected("unknown", ["needs credentials", &login]);
-    log_in(&world, &registry, USER, "wrong");
+    log_in(&world, &registry, USER, "wrong", &[]);
     create("wrong");
     rejected("wrong", ["user \"anna\"", &login]);
     let output = world.warren().run_refused(&["image", "pull", &reference], FAILED);
     assert!(output.contains("user \"anna\"") && !output.contains("wrong password"), "{output}");
-    log_in(&world, &registry, USER, PASSWORD);
+    // This registry has no tokens.
+    log_in(&world, &registry, USER, PASSWORD, &["--token-only"]);
+    create("strict");
+    rejected("strict", ["has no tokens for single repositories", &login]);
+    let output = world.warren().run_refused(&["image", "pull", &reference], FAILED);
+    assert!(output.contains("has no tokens for single repositories"), "{output}");
+    let check = || world.warren().json(&["cluster", "check-security"]).to_string();
+    assert!(!check().contains(&registry.host()), "{}", check());
+    log_in(&world, &registry, USER, PASSWORD, &[]);
+    let weak = format!("{} (anna)", registry.host());
+    assert!(check().contains(&weak), "{}", check());
     world.ok(&format!("image pull {reference}"));
     create("known");
     world.wait_serving("known", 1);

@@ -9,7 +9,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use warren_image::{
     BlobSource, Digest, Error, ImagePart, ImagePullProgress, ImportedName, ListedImage, Reference,
-    RegistryCredentials,
+    RegistryAccess,
 };
 use warren_types::Timestamp;
 
@@ -121,11 +121,11 @@ impl ImageSource for FakeImages {
         })
     }
 
-    fn pull(&self, reference: &Reference, credentials: Option<RegistryCredentials>) -> ImagePull {
+    fn pull(&self, reference: &Reference, access: Option<RegistryAccess>) -> ImagePull {
         let name = reference.record_name();
         self.state.send_modify(|state| {
             state.pulled.push(name.clone());
-            state.users.push(credentials.map(|credentials| credentials.user.clone()));
+            state.users.push(access.map(|access| access.user().to_owned()));
         });
         self.waiter_count.fetch_add(1, Ordering::SeqCst);
         let waiting = WaiterGuard(Arc::clone(&self.waiter_count));

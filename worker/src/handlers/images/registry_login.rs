@@ -1,17 +1,29 @@
-//! Registry credentials: fetched from a manager for each pull, and not stored.
+//! Access to registries: fetched from a manager for each pull, again when it has expired, and not stored.
 
-use warren_image::{Error, Reference, RegistryCredentials, RegistryError};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use warren_image::{
+    DelegatedTokens, Error, Reference, RegistryAccess, RegistryCredentials, RegistryError, RenewAccess,
+    RenewalFailure, RepositoryToken,
+};
+use warren_proto::v1;
+use warren_proto::v1::registry_access::Access;
 use warren_types::SecretObjectKind;
-use warren_types::secret_object::Login;
+use zeroize::Zeroizing;
 
-use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError, SecretFetcher};
+use crate::handlers::secret_fetcher::{
+    FetchPurpose, FetchedObject, ImagePuller, SecretFetchError, SecretFetcher,
+};
 
 /// Login at a registry.
 #[derive(Debug)]
 pub(crate) enum RegistryLogin {
     /// The cluster has a credential for the registry.
-    Credential(RegistryCredentials),
-    /// The cluster has none.
+    Access(RegistryAccess),
+    /// The cluster has none, or the registry needs none.
     Anonymous,
     /// No manager could be asked; the pull is tried without.
     Unknown(SecretFetchError),
@@ -25,6 +37,9 @@ pub(crate) enum ImagePullError {
     /// A credential that could not be fetched might have helped.
     #[error("{error}; registry credentials could not be fetched: {fetch_error}")]
     CredentialUnknown { error: RegistryError, fetch_error: SecretFetchError },
+    /// A manager gives no access to the registry.
+    #[error("{reason}")]
+    NoAccess { reason: String, is_transient: bool },
 }
 
 impl ImagePullError {
@@ -33,28 +48,37 @@ impl ImagePullError {
         match self {
             Self::Store(error) => error.is_transient(),
             Self::CredentialUnknown { .. } => true,
+            Self::NoAccess { is_transient, .. } => *is_transient,
         }
     }
 }
 
 impl RegistryLogin {
-    /// Fetches the credential for the registry of `image`.
-    pub async fn resolve(secret_fetcher: &dyn SecretFetcher, need: FetchPurpose, image: &Reference) -> Self {
-        match secret_fetcher.fetch(need).await {
-            Ok(delivered) => match delivered.iter().find(|sent| sent.kind == SecretObjectKind::Credential) {
-                None => Self::Anonymous,
-                Some(sent) => parse_credential(sent, image).map_or_else(Self::Unknown, Self::Credential),
-            },
+    /// Fetches access to the registry of `image`, which `puller` needs.
+    ///
+    /// # Errors
+    /// [`ImagePullError::NoAccess`].
+    pub async fn resolve(
+        fetcher: &Arc<dyn SecretFetcher>,
+        puller: ImagePuller,
+        image: &Reference,
+    ) -> Result<Self, ImagePullError> {
+        let source = AccessSource { fetcher: Arc::clone(fetcher), puller, image: image.clone() };
+        match source.fetch(false).await {
+            Ok(access) => Ok(access.map_or(Self::Anonymous, Self::Access)),
+            Err(SecretFetchError::NoRegistryAccess { reason, is_transient }) => {
+                Err(ImagePullError::NoAccess { reason, is_transient })
+            }
             Err(why) => {
                 tracing::info!(%image, %why, "pulling without credentials");
-                Self::Unknown(why)
+                Ok(Self::Unknown(why))
             }
         }
     }
 
-    pub fn credentials(&self) -> Option<RegistryCredentials> {
+    pub fn access(&self) -> Option<RegistryAccess> {
         match self {
-            Self::Credential(credentials) => Some(credentials.clone()),
+            Self::Access(access) => Some(access.clone()),
             Self::Anonymous | Self::Unknown(_) => None,
         }
     }
@@ -70,44 +94,132 @@ impl RegistryLogin {
     }
 }
 
-/// Parses a credential, which is used for its own registry only.
-fn parse_credential(
-    sent: &FetchedObject,
-    image: &Reference,
-) -> Result<RegistryCredentials, SecretFetchError> {
-    let (registry, name) = (image.domain(), sent.name.as_str());
-    if !registry.eq_ignore_ascii_case(name) {
-        return Err(SecretFetchError::InvalidAnswer(format!("credential for {name} instead of {registry}")));
+/// Fetches access for the pull of one image from managers.
+#[derive(Clone)]
+struct AccessSource {
+    fetcher: Arc<dyn SecretFetcher>,
+    puller: ImagePuller,
+    image: Reference,
+}
+
+impl fmt::Debug for AccessSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fetcher: _, puller, image } = self;
+        f.debug_struct("AccessSource").field("puller", puller).field("image", image).finish_non_exhaustive()
     }
-    let text = std::str::from_utf8(&sent.bytes).ok();
-    let login = text.and_then(|text| text.parse().ok());
-    let unreadable =
-        || SecretFetchError::InvalidAnswer(format!("the credential for {name} is invalid; log in again"));
-    let Login { user, password } = login.ok_or_else(unreadable)?;
-    Ok(RegistryCredentials { user, password })
+}
+
+impl AccessSource {
+    async fn fetch(&self, is_renewal: bool) -> Result<Option<RegistryAccess>, SecretFetchError> {
+        let need = FetchPurpose::RegistryAccess { puller: self.puller.clone(), is_renewal };
+        let delivered = self.fetcher.fetch(need).await?;
+        let sent = delivered.iter().find(|sent| sent.kind == SecretObjectKind::Credential);
+        sent.map(|sent| self.parse(sent)).transpose()
+    }
+
+    /// Parses access, which is used for its own registry only, and a token for its own repository only.
+    fn parse(&self, sent: &FetchedObject) -> Result<RegistryAccess, SecretFetchError> {
+        let invalid = |message: String| Err(SecretFetchError::InvalidAnswer(message));
+        let (registry, repository, name) = (self.image.domain(), self.image.path(), sent.name.as_str());
+        if !registry.eq_ignore_ascii_case(name) {
+            return invalid(format!("credential for {name} instead of {registry}"));
+        }
+        let access = v1::RegistryAccess::decode(sent.bytes.as_slice()).ok().and_then(|sent| sent.access);
+        let (user, token, valid_for_ms) = match access {
+            Some(Access::Login(v1::RegistryLogin { user, password })) => {
+                return Ok(RegistryAccess::Password(RegistryCredentials { user, password }));
+            }
+            Some(Access::Token(v1::RepositoryToken {
+                registry: of,
+                repository: path,
+                user,
+                token,
+                valid_for_ms,
+            })) => {
+                if !registry.eq_ignore_ascii_case(&of) || repository != path {
+                    return invalid(format!("token for {of}/{path} instead of {registry}/{repository}"));
+                }
+                (user, token, valid_for_ms)
+            }
+            None => return invalid(format!("the credential for {name} is malformed")),
+        };
+        let token = RepositoryToken::new(Zeroizing::new(token), Duration::from_millis(valid_for_ms));
+        let Some(token) = token else { return invalid(format!("the token for {name} is malformed")) };
+        let (credential, source) = ((sent.id, sent.version), Arc::new(self.clone()));
+        Ok(RegistryAccess::Tokens(DelegatedTokens { credential, user, token, source }))
+    }
+}
+
+#[tonic::async_trait]
+impl RenewAccess for AccessSource {
+    async fn renew(&self) -> Result<Option<RegistryAccess>, RenewalFailure> {
+        self.fetch(true).await.map_err(|error| RenewalFailure {
+            reason: error.to_string(),
+            is_transient: match error {
+                SecretFetchError::NoRegistryAccess { is_transient, .. } => is_transient,
+                // Others may wait for the pull of a task that has ended meanwhile.
+                _ => true,
+            },
+        })
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use zeroize::Zeroizing;
+pub(crate) mod tests {
+    use warren_types::{Id, SecretObjectId};
 
     use super::*;
     use crate::fixtures::task_id;
     use crate::handlers::secret_fetcher::fake::FakeSecretFetcher;
 
-    fn credential(name: &str, text: &str) -> FetchedObject {
-        let bytes = Zeroizing::new(text.as_bytes().to_vec());
-        FetchedObject { kind: SecretObjectKind::Credential, name: name.parse().unwrap(), version: 1, bytes }
+    /// Access of the user `ann` to the registry `name`.
+    pub fn sent(name: &str, access: Access) -> FetchedObject {
+        let bytes = v1::RegistryAccess { access: Some(access) }.encode_to_vec();
+        FetchedObject {
+            kind: SecretObjectKind::Credential,
+            name: name.parse().unwrap(),
+            id: SecretObjectId(Id(9)),
+            version: 1,
+            bytes: Zeroizing::new(bytes),
+        }
+    }
+
+    pub fn login(name: &str, password: &str) -> FetchedObject {
+        let (user, password) = ("ann".to_owned(), password.to_owned());
+        sent(name, Access::Login(v1::RegistryLogin { user, password }))
+    }
+
+    fn token(repository: &str, token: &str) -> FetchedObject {
+        let (registry, repository) = repository.split_once('/').unwrap();
+        let token = v1::RepositoryToken {
+            registry: registry.to_owned(),
+            repository: repository.to_owned(),
+            user: "ann".to_owned(),
+            token: token.to_owned(),
+            valid_for_ms: 300_000,
+        };
+        sent(registry, Access::Token(token))
+    }
+
+    fn asked(is_renewal: bool) -> FetchPurpose {
+        FetchPurpose::RegistryAccess { puller: ImagePuller::Task(task_id(1)), is_renewal }
+    }
+
+    async fn try_resolve(
+        fake: &FakeSecretFetcher,
+        answer: Result<Vec<FetchedObject>, SecretFetchError>,
+        image: &str,
+    ) -> Result<RegistryLogin, ImagePullError> {
+        fake.set_answer(answer);
+        let fetcher: Arc<dyn SecretFetcher> = Arc::new(fake.clone());
+        let image = Reference::parse(image).unwrap();
+        let login = RegistryLogin::resolve(&fetcher, ImagePuller::Task(task_id(1)), &image).await;
+        assert_eq!(fake.requests(), [asked(false)]);
+        login
     }
 
     async fn resolve(answer: Result<Vec<FetchedObject>, SecretFetchError>, image: &str) -> RegistryLogin {
-        let secret_fetcher = FakeSecretFetcher::default();
-        secret_fetcher.set_answer(answer);
-        let need = FetchPurpose::TaskCredential(task_id(1));
-        let login =
-            RegistryLogin::resolve(&secret_fetcher, need.clone(), &Reference::parse(image).unwrap()).await;
-        assert_eq!(secret_fetcher.requests(), [need]);
-        login
+        try_resolve(&FakeSecretFetcher::default(), answer, image).await.unwrap()
     }
 
     #[tokio::test]
@@ -118,19 +230,73 @@ mod tests {
             ("nginx", "docker.io"),
             ("index.docker.io/team/app", "docker.io"),
         ] {
-            let login = resolve(Ok(vec![credential(name, "ann\nhush")]), image).await;
-            let Some(RegistryCredentials { user, password }) = &login.credentials() else {
-                panic!("{image}")
-            };
-            assert_eq!((user.as_str(), password.as_str()), ("ann", "hush"));
+            let login = resolve(Ok(vec![login(name, "hush")]), image).await;
+            let Some(RegistryAccess::Password(credentials)) = &login.access() else { panic!("{image}") };
+            assert_eq!((credentials.user.as_str(), credentials.password.as_str()), ("ann", "hush"));
             assert!(!format!("{login:?}").contains("hush"));
         }
-        let login = resolve(Ok(vec![credential("elsewhere.lan", "ann\nhush")]), "registry.lan/app").await;
-        assert!(matches!(&login, RegistryLogin::Unknown(SecretFetchError::InvalidAnswer(_))), "{login:?}");
-        assert!(login.credentials().is_none());
-        let login = resolve(Ok(vec![credential("registry.lan", "hush")]), "registry.lan/app").await;
-        assert!(login.credentials().is_none() && !format!("{login:?}").contains("hush"));
+        let other = resolve(Ok(vec![login("elsewhere.lan", "hush")]), "registry.lan/app").await;
+        assert!(matches!(&other, RegistryLogin::Unknown(SecretFetchError::InvalidAnswer(_))), "{other:?}");
+        assert!(other.access().is_none());
+        let malformed = FetchedObject { bytes: b"hush".to_vec().into(), ..login("registry.lan", "") };
+        let malformed = resolve(Ok(vec![malformed]), "registry.lan/app").await;
+        assert!(malformed.access().is_none() && !format!("{malformed:?}").contains("hush"));
         assert!(matches!(resolve(Ok(Vec::new()), "nginx").await, RegistryLogin::Anonymous));
+    }
+
+    #[tokio::test]
+    async fn token_is_of_the_repository_and_renewed_for_the_same_pull() {
+        for (image, repository) in
+            [("nginx", "docker.io/library/nginx"), ("R.lan:5000/a/b@sha256:", "r.lan:5000/a/b")]
+        {
+            let image = image.replace("sha256:", &format!("sha256:{}", "a".repeat(64)));
+            let fake = FakeSecretFetcher::default();
+            let login = try_resolve(&fake, Ok(vec![token(repository, "hush-1")]), &image).await.unwrap();
+            let Some(RegistryAccess::Tokens(tokens)) = login.access() else { panic!("{image}") };
+            assert_eq!((tokens.user.as_str(), tokens.token.text()), ("ann", "hush-1"));
+            assert!((290..=300).contains(&tokens.token.remaining().as_secs()), "{tokens:?}");
+            assert!(!format!("{login:?}").contains("hush"));
+            fake.set_answer(Ok(vec![token(repository, "hush-2")]));
+            let renewed = tokens.source.renew().await.unwrap();
+            assert_eq!(renewed, login.access(), "of the same credential");
+            let Some(RegistryAccess::Tokens(renewed)) = renewed else { panic!("{image}") };
+            assert_eq!(renewed.token.text(), "hush-2");
+            // The manager may have lost its way to the registry.
+            let (registry, _) = repository.split_once('/').unwrap();
+            fake.set_answer(Ok(vec![self::login(registry, "hush")]));
+            let renewed = renewed.source.renew().await.unwrap();
+            assert!(matches!(renewed, Some(RegistryAccess::Password(_))), "{renewed:?}");
+            for is_transient in [false, true] {
+                let reason = "no tokens".to_owned();
+                fake.set_answer(Err(SecretFetchError::NoRegistryAccess {
+                    reason: reason.clone(),
+                    is_transient,
+                }));
+                assert_eq!(tokens.source.renew().await, Err(RenewalFailure { reason, is_transient }));
+            }
+            fake.set_answer(Err(SecretFetchError::Refused("the task has ended".into())));
+            assert!(tokens.source.renew().await.unwrap_err().is_transient);
+            assert_eq!(fake.requests()[1..], [(); 5].map(|()| asked(true)));
+        }
+        for (foreign, text) in [
+            (token("registry.lan/other", "hush"), "token for registry.lan/other instead of registry.lan/app"),
+            (token("registry.lan/app", "hush hush"), "the token for registry.lan is malformed"),
+        ] {
+            let found = resolve(Ok(vec![foreign]), "registry.lan/app").await;
+            let RegistryLogin::Unknown(error) = &found else { panic!("{found:?}") };
+            assert!(error.to_string().contains(text) && !format!("{found:?}").contains("hush"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn refusal_of_access_is_the_reason_and_nothing_is_pulled() {
+        for is_transient in [false, true] {
+            let reason = "registry r.lan has no tokens".to_owned();
+            let refused = SecretFetchError::NoRegistryAccess { reason: reason.clone(), is_transient };
+            let fake = FakeSecretFetcher::default();
+            let error = try_resolve(&fake, Err(refused), "r.lan/app").await.unwrap_err();
+            assert_eq!((error.to_string(), error.is_transient()), (reason, is_transient));
+        }
     }
 
     #[tokio::test]
@@ -157,8 +323,7 @@ mod tests {
             assert!(unasked.to_string().contains(words), "{unasked}");
         }
         let none = resolve(Ok(Vec::new()), "r.lan/app").await.classify_error(needs());
-        let wrong =
-            resolve(Ok(vec![credential("r.lan", "ann\nx")]), "r.lan/app").await.classify_error(denied.into());
+        let wrong = resolve(Ok(vec![login("r.lan", "x")]), "r.lan/app").await.classify_error(denied.into());
         for (error, words) in [(none, "needs credentials"), (wrong, "user \"ann\"")] {
             let text = error.to_string();
             assert!(!error.is_transient() && text.contains(words), "{text}");

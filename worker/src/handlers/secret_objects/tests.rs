@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use warren_runtime::fake::FakeRuntime;
 use warren_task::Severity;
-use warren_types::UserNamespace;
+use warren_types::{Id, SecretObjectId, UserNamespace};
 
 use super::*;
 use crate::fixtures::{image, settings, task, task_id};
@@ -62,7 +62,8 @@ impl Fixture {
 }
 
 fn sent(kind: SecretObjectKind, name: &str, text: &[u8]) -> FetchedObject {
-    FetchedObject { kind, name: name.parse().unwrap(), version: 2, bytes: Zeroizing::new(text.to_vec()) }
+    let (id, bytes) = (SecretObjectId(Id(9)), Zeroizing::new(text.to_vec()));
+    FetchedObject { kind, name: name.parse().unwrap(), id, version: 2, bytes }
 }
 
 fn secret(name: &str, text: &str) -> FetchedObject {

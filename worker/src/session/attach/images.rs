@@ -1,5 +1,6 @@
 //! Image operations for a manager: pull, list, remove.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -9,7 +10,7 @@ use warren_proto::v1::stream_frame::Frame;
 
 use super::{StreamError, StreamSender};
 use crate::handlers::images::registry_login::{ImagePullError, RegistryLogin};
-use crate::handlers::secret_fetcher::{FetchPurpose, SecretFetcher};
+use crate::handlers::secret_fetcher::{ImagePuller, SecretFetcher};
 use crate::image_gc::ImageGc;
 
 /// Minimum interval of progress frames.
@@ -22,7 +23,7 @@ const IMAGES_PER_FRAME: usize = 500;
 /// Pulls an image for the stream, sends progress, and returns the result.
 pub(super) async fn pull(
     image_gc: &ImageGc,
-    secret_fetcher: &dyn SecretFetcher,
+    secret_fetcher: &Arc<dyn SecretFetcher>,
     stream_id: &str,
     request: &v1::PullImage,
     out: &StreamSender,
@@ -34,9 +35,11 @@ pub(super) async fn pull(
     let found = if request.always { Ok(None) } else { image_gc.source.find(&reference).await };
     let got = match found {
         Ok(None) => {
-            let need = FetchPurpose::StreamCredential(stream_id.to_owned());
-            let standing = RegistryLogin::resolve(secret_fetcher, need, &reference).await;
-            fetch(image_gc, &reference, standing, out).await?
+            let puller = ImagePuller::Stream(stream_id.to_owned());
+            match RegistryLogin::resolve(secret_fetcher, puller, &reference).await {
+                Ok(standing) => fetch(image_gc, &reference, standing, out).await?,
+                Err(refused) => Err(refused),
+            }
         }
         Ok(Some(digest)) => Ok(digest),
         Err(error) => Err(error.into()),
@@ -64,7 +67,7 @@ async fn fetch(
     standing: RegistryLogin,
     out: &StreamSender,
 ) -> Result<Result<Digest, ImagePullError>, StreamError> {
-    let mut arrival = image_gc.source.pull(reference, standing.credentials());
+    let mut arrival = image_gc.source.pull(reference, standing.access());
     let mut ticks = interval(PROGRESS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut output, mut said_at) = (String::new(), Instant::now());

@@ -51,18 +51,22 @@ async fn sealed_object_is_opened() {
         FetchReply::Objects(vec![delivery(&responder, "db", b"hush"), delivery(&responder, "whole", &large)])
     });
     let task = task_id(1).to_string();
-    for (need, wire) in [
-        (FetchPurpose::TaskSecretObjects(task_id(1)), WireNeed::TaskSecretObjects(task.clone())),
-        (FetchPurpose::TaskCredential(task_id(1)), WireNeed::TaskCredential(task)),
-        (FetchPurpose::StreamCredential("s1".into()), WireNeed::StreamCredential("s1".into())),
+    let access = |puller: ImagePuller, is_renewal: bool| FetchPurpose::RegistryAccess { puller, is_renewal };
+    let stream = || ImagePuller::Stream("s1".into());
+    for (need, wire, is_renewal) in [
+        (FetchPurpose::TaskSecretObjects(task_id(1)), WireNeed::TaskSecretObjects(task.clone()), false),
+        (access(ImagePuller::Task(task_id(1)), false), WireNeed::TaskCredential(task), false),
+        (access(stream(), true), WireNeed::StreamCredential("s1".into()), true),
     ] {
         let delivered = fetch(&node, need).await.unwrap();
         assert_eq!((delivered.len(), delivered[1].bytes.len()), (2, MAX_SECRET_OBJECT_SIZE));
-        let FetchedObject { kind, name, version, bytes } = &delivered[0];
+        let FetchedObject { kind, name, id, version, bytes } = &delivered[0];
         assert_eq!((*kind, name.as_str(), *version), (SecretObjectKind::Secret, "db", 3));
+        assert_eq!(*id, SecretObjectId(Id(9)));
         assert_eq!(bytes.as_slice(), b"hush");
         assert!(!format!("{delivered:?}").contains("hush"));
-        assert_eq!(asked.lock().unwrap().last().unwrap().purpose, Some(wire));
+        let request = asked.lock().unwrap().last().unwrap().clone();
+        assert_eq!((request.purpose, request.is_renewal), (Some(wire), is_renewal));
     }
     let keys: Vec<_> = asked.lock().unwrap().iter().map(|request| request.key.clone()).collect();
     assert!(keys[0] != keys[1] && keys[1] != keys[2], "each call has a key of its own");
@@ -87,6 +91,14 @@ async fn fetch_without_session_fails() {
     assert!(matches!(&error, SecretFetchError::NoManager(_)), "{error}");
 }
 
+fn no_access(code: Code) -> Status {
+    Problem::new(code, NO_REGISTRY_ACCESS, "no tokens").into()
+}
+
+fn no_registry_access(is_transient: bool) -> SecretFetchError {
+    SecretFetchError::NoRegistryAccess { reason: "no tokens".into(), is_transient }
+}
+
 #[tokio::test(start_paused = true)]
 async fn refusals_are_distinguished() {
     let (node, manager, _session) = started().await;
@@ -97,6 +109,8 @@ async fn refusals_are_distinguished() {
             Status::unavailable("it stops"),
             SecretFetchError::NoManager("lost connection to the manager: it stops".into()),
         ),
+        (no_access(Code::FailedPrecondition), no_registry_access(false)),
+        (no_access(Code::Unavailable), no_registry_access(true)),
     ] {
         manager.on_fetch(move |_| FetchReply::Refusal(status.clone()));
         assert_eq!(fetch(&node, FetchPurpose::TaskSecretObjects(task_id(1))).await, Err(expected));

@@ -3,11 +3,12 @@
 use tokio::time::Instant;
 use warren_image::{Digest, Error, ImagePullProgress, LayerProgress, LayerStage, Reference, RegistryError};
 use warren_runtime::fake::RuntimeOperation;
-use warren_types::{DesiredTaskState, ImageDigest, PullPolicy, SecretObjectKind, TaskState};
+use warren_types::{DesiredTaskState, ImageDigest, PullPolicy, TaskState};
 
 use super::*;
 use crate::fixtures::{digest, tag, task};
-use crate::handlers::secret_fetcher::{FetchPurpose, FetchedObject, SecretFetchError};
+use crate::handlers::images::registry_login;
+use crate::handlers::secret_fetcher::{FetchPurpose, ImagePuller, SecretFetchError};
 
 fn image_digest(digit: char) -> Digest {
     Digest::parse(digest(digit).as_str()).unwrap()
@@ -320,14 +321,32 @@ async fn vanished_image_is_pulled_again() {
 #[tokio::test(start_paused = true)]
 async fn pull_uses_credential_from_manager() {
     let machine = Machine::without_image();
-    let bytes = zeroize::Zeroizing::new(b"ann\nhush".to_vec());
-    let (kind, name) = (SecretObjectKind::Credential, "docker.io".parse().unwrap());
-    machine.secret_fetcher.set_answer(Ok(vec![FetchedObject { kind, name, version: 1, bytes }]));
+    machine.secret_fetcher.set_answer(Ok(vec![registry_login::tests::login("docker.io", "hush")]));
     machine.images.serve(&tag(), image_digest('b'));
     let agent = machine.agent_without_crash(assigned(vec![unresolved(1)]));
     assert_eq!(agent.image(1).await, digest('b'));
-    assert_eq!(machine.secret_fetcher.requests(), [FetchPurpose::TaskCredential(task_id(1))]);
+    let asked = FetchPurpose::RegistryAccess { puller: ImagePuller::Task(task_id(1)), is_renewal: false };
+    assert_eq!(machine.secret_fetcher.requests(), [asked]);
     assert_eq!(machine.images.registry_users(), [Some("ann".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_access_is_the_reason_of_the_task() {
+    let machine = Machine::without_image();
+    machine.images.serve(&tag(), image_digest('b'));
+    let refuse = |is_transient: bool| {
+        let reason = "managers get no token for registry docker.io".to_owned();
+        machine.secret_fetcher.set_answer(Err(SecretFetchError::NoRegistryAccess { reason, is_transient }));
+    };
+    refuse(true);
+    let agent = machine.agent_without_crash(assigned(vec![unresolved(1)]));
+    let words = "pulling image: managers get no token for registry docker.io";
+    let waits = agent.wait_for_report(1, |report| report.reason.starts_with(words)).await;
+    assert_eq!(waits.state, TaskState::Preparing);
+    refuse(false);
+    let rejected = agent.wait_for_report(1, |report| report.state == TaskState::Rejected).await;
+    assert!(rejected.reason.starts_with(words), "{}", rejected.reason);
+    assert!(machine.images.pulled().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

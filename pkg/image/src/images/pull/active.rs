@@ -1,4 +1,4 @@
-//! Pulls in progress; concurrent pulls of one name with the same credentials share one.
+//! Pulls in progress; concurrent pulls of one name with the same access share one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use warren_registry::{Reference, RegistryCredentials};
+use warren_registry::{Reference, RegistryAccess};
 
 use super::PulledImage;
 use super::progress::{ImagePullProgress, ProgressSender};
@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::images::ImageStore;
 use crate::store::Lease;
 
-/// The same name with other credentials is another pull: the registry decides access per user.
-type PullKey = (Reference, Option<RegistryCredentials>);
+/// The same name with other access is another pull: the registry decides access per user.
+type PullKey = (Reference, Option<RegistryAccess>);
 type PullResult = Option<Result<PulledImage, Error>>;
 
 /// All pulls in progress.
@@ -52,11 +52,11 @@ impl PullHandle {
 impl ImageStore {
     /// Pulls an image from its registry, or joins the pull of it in progress. Always asks the registry and
     /// sets the name to its current digest, even if the image exists; present content is not fetched again.
-    /// Without credentials those of this node for the registry are used.
+    /// Without access the credentials of this node for the registry are used.
     ///
     /// Must be called within a tokio runtime. The name is set last: a failed pull leaves nothing.
-    pub fn pull(&self, reference: &Reference, credentials: Option<RegistryCredentials>) -> PullHandle {
-        let key = (reference.canonical(), credentials);
+    pub fn pull(&self, reference: &Reference, access: Option<RegistryAccess>) -> PullHandle {
+        let key = (reference.canonical(), access);
         let mut pulls = self.active_pulls.0.lock().expect("no holder panics");
         if let Some(pull) = pulls.get(&key).and_then(Weak::upgrade) {
             return PullHandle(pull);
@@ -92,13 +92,13 @@ impl ImageStore {
 
     async fn pull_with_fallback(
         &self,
-        (reference, credentials): &PullKey,
+        (reference, access): &PullKey,
         reporter: &ProgressSender,
         outcome: &watch::Sender<PullResult>,
     ) -> Result<PulledImage, Error> {
         let limit = self.clients.policy().pull_timeout;
         let bounds = PullDeadline { reference, limit, until: Instant::now() + limit, outcome };
-        let repository = self.clients.repository(reference, credentials.clone()).await?;
+        let repository = self.clients.repository(reference, access.clone()).await?;
         let unchanged = self.unchanged(&repository, reference, reporter);
         if let Some(pulled) = bounds.run(unchanged).await? {
             return Ok(pulled);

@@ -2,7 +2,11 @@
 
 use std::sync::Mutex;
 
+use prost::Message;
 use warren_image::RegistryError;
+use warren_proto::Problem;
+use warren_proto::status::NO_REGISTRY_ACCESS;
+use warren_proto::v1::registry_access::Access;
 use warren_security::delivery::DeliveryResponder;
 use warren_types::{Id, SecretObjectId};
 
@@ -20,13 +24,15 @@ async fn pull_uses_cluster_credential_of_registry() {
         let responder = DeliveryResponder::new(&request.key, settings().node).unwrap();
         asks.lock().unwrap().push(request.purpose.unwrap());
         let (id, version_number) = (SecretObjectId(Id(9)), 1);
+        let login = v1::RegistryLogin { user: "ann".into(), password: "hush".into() };
+        let access = v1::RegistryAccess { access: Some(Access::Login(login)) };
         FetchReply::Objects(vec![v1::SealedSecretObject {
             key: responder.public_key().to_vec().into(),
             kind: v1::SecretObjectKind::Credential.into(),
             name: "docker.io".into(),
             id: id.to_string(),
             version_number,
-            sealed: responder.seal(id, version_number, b"ann\nhush").into(),
+            sealed: responder.seal(id, version_number, &access.encode_to_vec()).into(),
         }])
     });
     let other = Digest::of(b"other");
@@ -40,6 +46,15 @@ async fn pull_uses_cluster_credential_of_registry() {
     manager.on_fetch(|_| FetchReply::Refusal(tonic::Status::permission_denied("not its stream")));
     let mut stream = attached(&mut manager, &session, pull(true)).await;
     assert_eq!(all_frames(&mut stream, &mut session).await.last(), Some(&DONE));
+    // It is not tried without access that a manager refuses to give.
+    manager.on_fetch(|_| {
+        let code = tonic::Code::FailedPrecondition;
+        FetchReply::Refusal(Problem::new(code, NO_REGISTRY_ACCESS, "it has no tokens").into())
+    });
+    let mut stream = attached(&mut manager, &session, pull(true)).await;
+    let output = all_frames(&mut stream, &mut session).await;
+    assert!(matches!(output.last(), Some(Frame::Error(why)) if why == "it has no tokens"), "{output:?}");
+    manager.on_fetch(|_| FetchReply::Refusal(tonic::Status::permission_denied("not its stream")));
     let (registry, image, message) = ("docker.io".to_owned(), "demo:1".to_owned(), "no".to_owned());
     node.images.fail(&tag(), RegistryError::NeedsCredentials { registry, image, message }.into());
     let mut stream = attached(&mut manager, &session, pull(true)).await;

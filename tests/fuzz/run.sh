@@ -9,7 +9,7 @@ set -euo pipefail
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(codec snapshot apply message dns network)
+[ ${#targets[@]} -gt 0 ] || targets=(codec snapshot apply message dns network registry signature archive policy request)
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -26,6 +26,7 @@ use warren_session::server::calling_worker;
 use warren_store::problem::{manager_stopping, status_of};
 use warren_types::{CanonicalImage, ImageReference, Violation};
 
+pub use self::archive_images::{ArchiveImages, read_images};
 pub use self::holders::ImportHolders;
 pub use self::resolve::ResolveFailure;
 pub use self::signatures::matching_rules;

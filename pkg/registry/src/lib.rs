@@ -27,6 +27,8 @@ mod resolve;
 mod retry;
 mod settings;
 mod signature;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod token;
 
 pub use client::{BlobStream, FetchedManifest, ManifestSelector, Repository};

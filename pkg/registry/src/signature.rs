@@ -53,7 +53,7 @@ impl ImageSignature {
         UnparsedPublicKey::new(algorithm, bytes).verify(&self.payload, &self.signature).is_ok()
     }
 
-    fn signed_digest(&self) -> Option<Digest> {
+    pub(super) fn signed_digest(&self) -> Option<Digest> {
         let SignedPayload { critical } = serde_json::from_slice(&self.payload).ok()?;
         (critical.kind == PAYLOAD_TYPE).then_some(critical.image.digest)
     }
@@ -94,10 +94,10 @@ struct SignatureLayer {
 
 /// A layer that is a signature.
 #[derive(Debug, PartialEq, Eq)]
-struct StoredSignature {
-    payload: Digest,
-    payload_size: u64,
-    signature: Vec<u8>,
+pub(super) struct StoredSignature {
+    pub payload: Digest,
+    pub payload_size: u64,
+    pub signature: Vec<u8>,
 }
 
 impl StoredSignature {
@@ -111,7 +111,7 @@ impl StoredSignature {
 }
 
 /// The signatures in a manifest.
-fn stored_signatures(manifest: &FetchedManifest) -> Result<Vec<StoredSignature>, String> {
+pub(super) fn stored_signatures(manifest: &FetchedManifest) -> Result<Vec<StoredSignature>, String> {
     let FetchedManifest { media_type, bytes } = manifest;
     if media_type != OCI_MANIFEST {
         return Err(format!("its media type is {media_type:?}, expected {OCI_MANIFEST}"));

@@ -5,12 +5,12 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use warren_test_fuzz::{FuzzTarget, target};
+use warren_test_fuzz::{FuzzTarget, TARGETS, target};
 
 static TARGET: LazyLock<FuzzTarget> = LazyLock::new(|| {
     let name = std::env::var("WARREN_FUZZ_TARGET").unwrap_or_default();
     target(&name).unwrap_or_else(|| {
-        panic!("WARREN_FUZZ_TARGET is {name:?}; set it to codec, snapshot, apply or message")
+        panic!("WARREN_FUZZ_TARGET is {name:?}; set it to one of {:?}", TARGETS.map(|(name, _)| name))
     })
 });
 

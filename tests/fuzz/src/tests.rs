@@ -66,6 +66,23 @@ fn corpus_reaches_every_feature_of_a_network() {
     assert_eq!(reached.len(), 8, "{reached:?}");
 }
 
+#[test]
+fn corpora_reach_what_parsers_accept() {
+    type Accepted = fn(&[u8]) -> Option<&'static str>;
+    let parsers: [(&str, Accepted, &[&str]); 5] = [
+        ("registry", registry::accepted, &["challenge", "error", "token"]),
+        ("signature", signature::accepted, &["key", "manifest", "payload", "signed payload"]),
+        ("archive", archive::accepted, &["layout", "saved images"]),
+        ("policy", policy::accepted, &["rules", "signatures", "weaker rules"]),
+        ("request", request::accepted, &["forged", "key of another kind", "request"]),
+    ];
+    for (name, accepted, expected) in parsers {
+        let reached: BTreeSet<_> = corpus(name).iter().map(|(_, bytes)| accepted(bytes)).collect();
+        assert!(reached.contains(&None), "{name} refuses nothing");
+        assert_eq!(reached.into_iter().flatten().collect::<Vec<_>>(), expected, "{name}");
+    }
+}
+
 /// A target that rejects every input finds nothing.
 #[test]
 fn corpus_reaches_every_command() {

@@ -30,7 +30,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// The images of an archive by their names, with the digests that the name may have on a node: one for each platform.
 /// `None` if the archive contains no manifests, so that nodes make them.
-pub(super) type ArchiveImages = BTreeMap<CanonicalImage, Option<BTreeSet<ImageDigest>>>;
+pub type ArchiveImages = BTreeMap<CanonicalImage, Option<BTreeSet<ImageDigest>>>;
 
 /// Reads an archive while it arrives, in a thread of its own.
 pub(super) struct ArchiveReader {
@@ -85,7 +85,11 @@ impl Read for ChunkReader {
     }
 }
 
-fn read_images(mut archive: impl Read) -> io::Result<ArchiveImages> {
+/// What an archive contains, packed by gzip or not.
+///
+/// # Errors
+/// It is no archive of images.
+pub fn read_images(mut archive: impl Read) -> io::Result<ArchiveImages> {
     let mut magic = Vec::new();
     archive.by_ref().take(GZIP_MAGIC.len() as u64).read_to_end(&mut magic)?;
     let is_packed = magic == GZIP_MAGIC;

@@ -253,16 +253,3 @@ fn leaving_ends_the_membership_and_can_be_repeated() {
     }
     assert_ne!(join(&store, &authority).identity(), first.identity());
 }
-
-/// The golden file is never changed: a later format gets one of its own.
-#[test]
-fn key_of_version_1_is_readable() {
-    let (_dir, store) = store();
-    ensure_private_dir(&store.dir).unwrap();
-    write_private(&store.path(&KEY), include_bytes!("golden/node.key.1")).unwrap();
-    let NodeMembership::Joining { key, why: IncompleteMembership::Missing(_) } = store.load().unwrap() else {
-        panic!("it has a key and nothing else")
-    };
-    assert_eq!(key.node_id().unwrap().to_string(), "c6p2f4vmen07hlugfbp9akgjh");
-    assert_eq!(store.ensure_key().unwrap().pem(), key.pem());
-}

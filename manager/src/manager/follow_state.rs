@@ -114,7 +114,7 @@ mod tests {
         let (ran, mut runs) = mpsc::unbounded_channel();
         follow_state("test", &store, &background_tasks, &shutdown, move || {
             ran.send(Instant::now()).unwrap();
-            std::future::ready(Ok(IDLE))
+            std::future::ready(Ok::<_, BoxError>(IDLE))
         });
         let mut last = timeout(IDLE, runs.recv()).await.unwrap().unwrap();
         let mut pause = async || {
@@ -145,7 +145,7 @@ mod tests {
         let (ran, mut runs) = mpsc::unbounded_channel();
         follow_state("test", &store, &background_tasks, &shutdown, move || {
             ran.send(Instant::now()).unwrap();
-            std::future::ready(Err("no leader".into()))
+            std::future::ready(Err::<Duration, BoxError>("no leader".into()))
         });
         let first = timeout(IDLE, runs.recv()).await.unwrap().unwrap();
         let second = timeout(IDLE, runs.recv()).await.unwrap().unwrap();

@@ -2,6 +2,7 @@
 
 mod check;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -437,8 +438,22 @@ pub fn task_line(task: &v1::Task) -> String {
     if task.settles_in_ms > 0 {
         line += &format!(", settling for {} more", settling_text(task.settles_in_ms));
     }
-    if !task.reason.is_empty() {
-        line += &format!(": {}", task.reason);
+    let reason = reason_beside_state(task, &line);
+    if !reason.is_empty() {
+        line += &format!(": {reason}");
     }
     line
+}
+
+/// The reason without what the line, `STATE on NODE`, says already: nothing of `preparing on node node-1`.
+fn reason_beside_state<'a>(task: &'a v1::Task, line: &str) -> Cow<'a, str> {
+    let state = line.split(' ').next().unwrap_or_default().to_lowercase();
+    let on_node = format!(" on node {}", task.node_name);
+    if task.reason.strip_suffix(&on_node) == Some(&state) {
+        return Cow::default();
+    }
+    match task.reason.strip_prefix(&format!("{state}: ")) {
+        Some(rest) => rest.into(),
+        None => task.reason.replacen(&on_node, "", 1).into(),
+    }
 }

@@ -419,6 +419,26 @@ fn newest_task_of_each_slot_is_described() {
 }
 
 #[test]
+fn reason_does_not_repeat_state_and_node() {
+    let line = |state, reason: &str| {
+        let reason = reason.into();
+        task_line(&v1::Task { ready: false, reason, ..task(1, 1, state) })
+    };
+    assert_eq!(line(TaskState::Preparing, "preparing on node node-1"), "PREPARING on node-1");
+    assert_eq!(line(TaskState::Ready, "starting on node node-1"), "READY on node-1: starting");
+    let replaces = line(TaskState::Ready, "ready on node node-1, waiting to replace the previous task");
+    assert_eq!(replaces, "READY on node-1: ready, waiting to replace the previous task");
+    let other = line(TaskState::Starting, "volume db is on node node-2");
+    assert_eq!(other, "STARTING on node-1: volume db is on node node-2");
+    let stopping = v1::Task {
+        desired: v1::DesiredTaskState::Remove.into(),
+        reason: "stopping: sent SIGKILL".into(),
+        ..task(1, 1, TaskState::Running)
+    };
+    assert_eq!(task_line(&stopping), "STOPPING on node-1: sent SIGKILL");
+}
+
+#[test]
 fn removal_names_nodes_that_did_not_confirm() {
     let stopping = |number, node: &str, reason: &str| v1::Task {
         desired: v1::DesiredTaskState::Remove.into(),

@@ -58,6 +58,8 @@ use wireguard_watch::WireGuardWatch;
 /// Number of attempts to bind a port that is in use without a visible holder.
 const PORT_ATTEMPTS: usize = 5;
 const PORT_PAUSE: Duration = Duration::from_millis(20);
+/// More changes of one reconciliation are logged as their number.
+const MAX_LISTED_REPAIRS: usize = 10;
 
 /// The network of the local machine. Clones share the same state.
 #[derive(Clone)]
@@ -236,10 +238,20 @@ impl NetworkBackend for LinuxNetwork {
     }
 }
 
-/// Logs the changes of a reconciliation.
+/// Logs the changes of a reconciliation. More than [`MAX_LISTED_REPAIRS`] are those of a node that begins.
 fn log_repairs(repairs: Repairs) -> Repairs {
+    let count = repairs.repaired.len();
+    if count > MAX_LISTED_REPAIRS {
+        tracing::info!(
+            "network: made {count} interfaces, routes, rules and settings (the level debug lists them)"
+        );
+    }
     for repaired in &repairs.repaired {
-        tracing::info!("network: {repaired}");
+        if count > MAX_LISTED_REPAIRS {
+            tracing::debug!("network: {repaired}");
+        } else {
+            tracing::info!("network: {repaired}");
+        }
     }
     repairs
 }

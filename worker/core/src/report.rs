@@ -239,8 +239,13 @@ fn preparing_reason(desired: Option<&TaskAssignment>, observed: &ObservedTask) -
 /// Adds what failed. The number of tries is omitted: each try would be another report.
 fn with_failure(text: String, observed: &ObservedTask) -> String {
     let Some((verb, failure)) = observed.failures.first_key_value() else { return text };
-    let joint = if text.is_empty() { "" } else { "; " };
-    format!("{text}{joint}{verb}: {}", failure.reason)
+    let failure = &failure.reason;
+    match text.as_str() {
+        "" => format!("{verb}: {failure}"),
+        // `pulling image: contacting the registry; connection refused`
+        progress if progress.starts_with(&format!("{verb}: ")) => format!("{text}; {failure}"),
+        _ => format!("{text}; {verb}: {failure}"),
+    }
 }
 
 #[cfg(test)]

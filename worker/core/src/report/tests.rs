@@ -122,6 +122,9 @@ fn pull_progress_then_digest_is_reported() {
     found.record_failure(&Action::EnsureImage, Severity::Transient, "the registry is away".into(), AT);
     let failed = "pulling image: the registry is away";
     check(DesiredTaskState::Ready, &found, 1, TaskState::Preparing, false, failed);
+    found.record_pull_progress(pulling.into());
+    let retried = "pulling image: 1 of 2 layers, 3 of 9 MiB; the registry is away";
+    check(DesiredTaskState::Ready, &found, 1, TaskState::Preparing, false, retried);
     found.record_image(digest.clone());
     let waits = "waiting for the manager to pin the image digest";
     check(DesiredTaskState::Ready, &found, 1, TaskState::Preparing, false, waits);

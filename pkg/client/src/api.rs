@@ -137,8 +137,8 @@ impl<'a> ServiceApi<'a> {
         Self { allow_many_replicas, ..self }
     }
 
-    /// For lists of which only the summaries are needed: specs have name, labels, mode, per, bootstrap, ports and image,
-    /// and defaults for everything else.
+    /// For lists of which only the summaries are needed: specs have name, labels, mode, per, bootstrap, ports and
+    /// image, and defaults for everything else.
     #[must_use]
     pub fn summaries(self) -> Self {
         Self { summaries: true, ..self }

@@ -202,8 +202,6 @@ mod tests {
         for refused in [writable.write(b"x").map(drop), writable.set_len(0), writable.set_len(2 * size)] {
             assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM));
         }
-        drop(writable);
-        assert!(file.is_unchanged());
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) fn serve(
         Some(address) => {
             let (issuer, clock, names) = (keys.clone(), clock.clone(), names(config, address));
             let issue = move || {
-                let now = UNIX_EPOCH + Duration::from_millis(clock.unix_millis());
+                let now = UNIX_EPOCH + Duration::from_millis(clock.wall_millis());
                 issuer.authority.load().issue_web_server(&names, now)
             };
             let certificate = WebCertificate::new(issue()?).map_err(AuthorityError::from)?;

@@ -244,7 +244,7 @@ async fn start(
     if store.read().state.cluster().is_some() && member_identity::is_init_pending(dir) {
         member_identity::finish_init(dir)?;
     }
-    renew_certificates(keys, &clock, store, &background_tasks, tuning.certificate_check_interval);
+    renew_certificates(keys, clock.clone(), store, &background_tasks, tuning.certificate_check_interval);
     follow_ca_rotation(keys, &stamp, store, &background_tasks, &shutdown)?;
     follow_revocations(keys, &stamp, store, &shutdown);
     follow_autolock(keys, store, &background_tasks, &shutdown);

@@ -159,7 +159,8 @@ pub struct ClusterUpdateArgs {
     #[arg(long, value_name = "KIND")]
     pub default_user_namespace: Option<UserNamespace>,
     /// How long certificates of nodes and managers are valid, from 1h to 365d; each machine renews its own after two
-    /// thirds of that. Managers follow within a minute, nodes with their next renewal [default: 90d]
+    /// thirds of that. Managers have shorter ones within a minute; else it counts from the next renewal of each machine
+    /// [default: 90d]
     #[arg(long, value_name = "DURATION", value_parser = value::duration)]
     pub node_certificate_lifetime: Option<Duration>,
     /// Encrypt the keys on the disks of managers with an unlock key: after a restart, each manager waits for `warren

@@ -231,16 +231,20 @@ impl ManagerKeys {
         Ok(agent)
     }
 
-    /// Renews due certificates, those of machines for `lifetime`, and also if they are valid for longer than that.
+    /// Renews due certificates, those of machines for `lifetime`, and also if they are valid for longer than that; with
+    /// `None`, they keep their lifetime.
     /// `chance` selects the time within the window of [`Credentials::renew_at`]; it is constant while the manager runs.
     ///
     /// # Errors
     /// [`CaError`]; certificates renewed before the error stay renewed.
-    pub fn renew(&self, now: SystemTime, chance: u64, lifetime: Duration) -> Result<(), CaError> {
+    pub fn renew(&self, now: SystemTime, chance: u64, lifetime: Option<Duration>) -> Result<(), CaError> {
         let _alone = self.changing();
         self.reissue(&self.authority.load(), now, |found| {
             let role = found.identity().role();
-            let wanted = if role.is_node() { lifetime } else { role.validity() };
+            let wanted = match role.is_node() {
+                true => lifetime.unwrap_or_else(|| found.lifetime()),
+                false => role.validity(),
+            };
             (found.is_renewal_due(now, chance) || found.lifetime() > wanted).then_some(wanted)
         })
     }

@@ -8,7 +8,7 @@ use rand::RngExt;
 use tokio::task::JoinSet;
 use warren_bootstrap::autolock::open_unlock_key;
 use warren_bootstrap::ca::{CaError, ManagerKeys};
-use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, SystemClock, WorkQueue};
+use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, WorkQueue};
 use warren_core::{CaCommand, Command, ManagerAuthority, ManagerCaStep, RevokedObjects};
 use warren_peers::{MAX_PEER_MESSAGE, Peers};
 use warren_proto::v1;
@@ -29,23 +29,32 @@ use crate::manager::registration::ensure_administrator;
 /// Keys that may be queued for the planners; each service has two.
 const MAX_QUEUED_KEYS: usize = 1 << 16;
 
-/// Renews this machine's certificates in time.
+/// Renews this machine's certificates in time, by the wall clock.
 pub(super) fn renew_certificates(
     keys: &Arc<ManagerKeys>,
-    clock: &Arc<SystemClock>,
+    clock: Arc<dyn Clock>,
     store: &Store,
     background_tasks: &BackgroundTasks,
     interval: Duration,
 ) {
-    let (keys, clock, store, chance) = (keys.clone(), clock.clone(), store.clone(), rand::rng().random());
+    let (keys, store, chance) = (keys.clone(), store.clone(), rand::rng().random());
     background_tasks.spawn("certificate-renewal", interval, move || {
-        let (keys, now) = (keys.clone(), UNIX_EPOCH + Duration::from_millis(clock.unix_millis()));
-        let lifetime = store.read().state.node_certificate_lifetime();
+        let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
         async move {
+            let lifetime = certificate_lifetime(&store).await;
+            let now = UNIX_EPOCH + Duration::from_millis(clock.wall_millis());
             let renewed = tokio::task::spawn_blocking(move || keys.renew(now, chance, lifetime)).await;
             Ok::<(), BoxError>(renewed??)
         }
     });
+}
+
+/// How long certificates of machines are to be valid; `None` if the newest setting is not known, as when this manager
+/// starts: its state may be one from before the last change.
+async fn certificate_lifetime(store: &Store) -> Option<Duration> {
+    store.read().role.leader_id?;
+    let published = store.read_linearizable().await.ok()?;
+    published.state.cluster().map(|cluster| cluster.settings.node_certificate_lifetime)
 }
 
 /// Does what the replacement of the certificate authority asks of this manager.
@@ -253,3 +262,6 @@ pub(super) fn fetch_from_peers(peers: Peers) -> FetchContacts {
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

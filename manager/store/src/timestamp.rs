@@ -27,9 +27,10 @@ impl TimestampSource {
         Self(Arc::new(TimestampSourceInner { clock, store, started, cluster_clock: Mutex::default() }))
     }
 
-    /// The unadjusted clock of this machine, with which others compare theirs.
+    /// The wall clock of this machine, with which others compare theirs and by which they judge certificates; it may go
+    /// back.
     pub fn local_now(&self) -> Timestamp {
-        Timestamp(self.0.clock.unix_millis())
+        Timestamp(self.0.clock.wall_millis())
     }
 
     /// The current time; never less than an earlier result.
@@ -79,6 +80,9 @@ mod tests {
             wall + Duration::from_secs(5),
             "the machine's own time is another matter"
         );
+        clock.set_back(HOUR);
+        assert_eq!(stamp.now(), wall + HOUR + Duration::from_secs(5));
+        assert_eq!(stamp.local_now() + HOUR, wall + Duration::from_secs(5));
     }
 
     #[test]

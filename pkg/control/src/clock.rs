@@ -11,6 +11,10 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// Milliseconds since 1970-01-01T00:00:00Z. Never decreases for the same clock.
     fn unix_millis(&self) -> u64;
 
+    /// Milliseconds since 1970-01-01T00:00:00Z by the wall clock, which may be set back: the time by which peers judge
+    /// certificates.
+    fn wall_millis(&self) -> u64;
+
     /// Monotonic time, for durations and deadlines.
     fn instant(&self) -> Instant;
 }
@@ -39,6 +43,10 @@ impl Clock for SystemClock {
     fn unix_millis(&self) -> u64 {
         let mut line = self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
         line.advance(wall_millis(), Instant::now())
+    }
+
+    fn wall_millis(&self) -> u64 {
+        wall_millis()
     }
 
     fn instant(&self) -> Instant {
@@ -79,17 +87,24 @@ impl MonotonicAnchor {
 pub struct ManualClock {
     start: (u64, Instant),
     elapsed: Mutex<Duration>,
+    /// How far the wall clock was set back.
+    set_back: Mutex<Duration>,
 }
 
 impl ManualClock {
     /// A clock at `unix_millis`.
     pub fn new(unix_millis: u64) -> Self {
-        Self { start: (unix_millis, Instant::now()), elapsed: Mutex::new(Duration::ZERO) }
+        Self { start: (unix_millis, Instant::now()), elapsed: Mutex::default(), set_back: Mutex::default() }
     }
 
     /// Advances the wall time and the instants.
     pub fn advance(&self, by: Duration) {
         *self.elapsed.lock().unwrap_or_else(PoisonError::into_inner) += by;
+    }
+
+    /// Sets the wall clock back; [`Clock::unix_millis`] goes on.
+    pub fn set_back(&self, by: Duration) {
+        *self.set_back.lock().unwrap_or_else(PoisonError::into_inner) += by;
     }
 
     fn passed(&self) -> Duration {
@@ -100,6 +115,11 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn unix_millis(&self) -> u64 {
         self.start.0.saturating_add(millis(self.passed()))
+    }
+
+    fn wall_millis(&self) -> u64 {
+        let set_back = *self.set_back.lock().unwrap_or_else(PoisonError::into_inner);
+        self.unix_millis().saturating_sub(millis(set_back))
     }
 
     fn instant(&self) -> Instant {
@@ -138,6 +158,8 @@ mod tests {
         clock.advance(Duration::from_secs(2));
         assert_eq!(clock.unix_millis(), 7_100);
         assert_eq!(clock.instant() - before, Duration::from_secs(2));
+        clock.set_back(Duration::from_secs(1));
+        assert_eq!((clock.unix_millis(), clock.wall_millis()), (7_100, 6_100));
     }
 
     #[test]

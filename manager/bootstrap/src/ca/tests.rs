@@ -71,7 +71,7 @@ fn certificate_from_future_is_reissued() {
     let now = SystemTime::now();
     let keys = open(dir.path(), true, now + 20 * DAY).unwrap();
     let issued = |file: &str| Credentials::load(&dir.path().join(file)).unwrap().issued_at();
-    keys.renew(now, u64::MAX, 90 * DAY).unwrap();
+    keys.renew(now, u64::MAX, Some(90 * DAY)).unwrap();
     let files = [MANAGER_FILE, ADMIN_FILE, NODE_FILE];
     files.iter().for_each(|file| assert!(issued(file) <= now, "{file} by a manager that runs"));
     drop(keys);
@@ -223,15 +223,15 @@ fn renewed_certificate_is_used_at_once() {
     let stored = |file: &str| Credentials::load(&dir.path().join(file)).unwrap();
     let manager = stored(MANAGER_FILE);
     // Certificates of users are valid for a day and renewed after 16 hours, those of machines for 90 and after 60 days.
-    keys.renew(now + DAY / 2, 0, 90 * DAY).unwrap();
+    keys.renew(now + DAY / 2, 0, Some(90 * DAY)).unwrap();
     assert!(!admin.has_changed().unwrap());
-    keys.renew(now + 59 * DAY, 0, 90 * DAY).unwrap();
+    keys.renew(now + 59 * DAY, 0, Some(90 * DAY)).unwrap();
     assert!(admin.has_changed().unwrap());
     assert_eq!(admin.borrow_and_update().certificate_pem(), stored(ADMIN_FILE).certificate_pem());
     assert_eq!(stored(MANAGER_FILE).certificate_pem(), manager.certificate_pem());
-    keys.renew(now + 61 * DAY, u64::MAX, 90 * DAY).unwrap();
+    keys.renew(now + 61 * DAY, u64::MAX, Some(90 * DAY)).unwrap();
     assert_eq!(stored(MANAGER_FILE).certificate_pem(), manager.certificate_pem(), "each has its own moment");
-    keys.renew(now + 61 * DAY, 0, 90 * DAY).unwrap();
+    keys.renew(now + 61 * DAY, 0, Some(90 * DAY)).unwrap();
     let (renewed, after) = (stored(MANAGER_FILE), agent(&keys));
     assert!(renewed.expires_at() > manager.expires_at() && renewed.identity() == manager.identity());
     assert_eq!(after.id, before.id);
@@ -252,14 +252,18 @@ fn certificates_of_machines_get_the_lifetime_that_is_set() {
             .map(|file| Credentials::load(&dir.path().join(file)).unwrap().lifetime())
     };
     assert_eq!(lifetimes(), [90 * DAY, 90 * DAY, DAY]);
-    keys.renew(now, 0, DAY / 24).unwrap();
+    keys.renew(now, 0, Some(DAY / 24)).unwrap();
     assert_eq!(lifetimes(), [DAY / 24, DAY / 24, DAY], "a shorter one at once");
-    keys.renew(now, 0, 365 * DAY).unwrap();
+    keys.renew(now, 0, Some(365 * DAY)).unwrap();
     assert_eq!(lifetimes(), [DAY / 24, DAY / 24, DAY], "a longer one with the next renewal");
     open(dir.path(), false, now + DAY).unwrap();
     assert_eq!(lifetimes(), [DAY / 24, DAY / 24, DAY], "a manager that starts does not know the setting yet");
-    keys.renew(now + 2 * DAY, 0, 365 * DAY).unwrap();
+    keys.renew(now + 2 * DAY, 0, Some(365 * DAY)).unwrap();
     assert_eq!(lifetimes(), [365 * DAY, 365 * DAY, DAY]);
+    for later in [3 * DAY, 300 * DAY] {
+        keys.renew(now + later, 0, None).unwrap();
+        assert_eq!(lifetimes(), [365 * DAY, 365 * DAY, DAY], "the setting is not known");
+    }
 }
 
 #[test]
@@ -267,7 +271,7 @@ fn manager_only_has_no_agent_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let keys = ManagerKeys::open(dir.path(), true, now).unwrap();
-    keys.renew(now + 80 * DAY, 0, 90 * DAY).unwrap();
+    keys.renew(now + 80 * DAY, 0, Some(90 * DAY)).unwrap();
     assert!(keys.agent().borrow().is_none() && !dir.path().join(NODE_FILE).exists());
 }
 
@@ -442,7 +446,7 @@ fn keys_are_locked_and_stay_so_when_they_are_renewed() {
         keys.lock_with(Some(&unlock_key)).unwrap();
         assert_eq!(plain_keys(dir.path()), [""; 0]);
     }
-    keys.renew(SystemTime::now() + 80 * DAY, 0, 90 * DAY).unwrap();
+    keys.renew(SystemTime::now() + 80 * DAY, 0, Some(90 * DAY)).unwrap();
     assert_eq!(plain_keys(dir.path()), [""; 0]);
     let refused = ManagerKeys::open(dir.path(), false, SystemTime::now()).unwrap_err();
     assert!(refused.to_string().contains("`warren manager unlock`"), "{refused}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::Status;
 use warren_control::{BackgroundTasks, Clock, RunOutcome, RunnerSettings, Shutdown, WorkQueue};
 use warren_proto::v1;
@@ -25,12 +25,14 @@ use crate::session::{ManagerConnection, ManagerDialError, SharedDialer, refuse_d
 const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Minimum interval until a certificate that is due sooner is checked again.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// After this time no further manager is asked.
+const ROUND_DEADLINE: Duration = Duration::from_secs(30);
 /// Deadline of the manager's answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(15);
 const SETTINGS: RunnerSettings = RunnerSettings {
     concurrency: 1,
-    // Longer than the deadlines of dialling and of the answer.
-    deadline: Duration::from_secs(60),
+    // Longer than that of a round and those of the last manager: dialling twice, and the answer.
+    deadline: Duration::from_secs(90),
     first_retry: Duration::from_secs(10),
     max_retry: Duration::from_secs(600),
 };
@@ -138,7 +140,7 @@ impl CertificateRenewal {
         background_tasks.spawn_queue("worker.certificate", queue, SETTINGS, move |()| {
             let renewal = Arc::clone(&renewal);
             async move {
-                let now = UNIX_EPOCH + Duration::from_millis(renewal.clock.unix_millis());
+                let now = UNIX_EPOCH + Duration::from_millis(renewal.clock.wall_millis());
                 match renewal.ensure(now).await {
                     Ok(again) => RunOutcome::RequeueAfter(again),
                     Err(error) => RunOutcome::Failed(error.into()),
@@ -152,11 +154,9 @@ impl CertificateRenewal {
         let (credentials, roots) = self.load().await?;
         let is_due = credentials.is_renewal_due(now, self.random) || *self.expired.borrow();
         if !is_due && self.wanted_authority().is_none() {
-            return Ok(self.next_check(&credentials, now));
+            return Ok(self.next_check(&credentials, now, MIN_CHECK_INTERVAL));
         }
-        let connection = self.connect(&credentials, now).await?;
-        let issued = request_certificate(connection, credentials.key()).await?;
-        let IssuedCertificate { manager, certificate, authorities } = issued;
+        let IssuedCertificate { manager, certificate, authorities } = self.request(&credentials, now).await?;
         let is_wanted = self.wanted_authority().is_some_and(|wanted| authorities.digests() == [wanted]);
         // A manager that lags has other ones. The certificate goes with those from before as well.
         let roots = if is_wanted { authorities } else { roots };
@@ -169,24 +169,42 @@ impl CertificateRenewal {
         self.trust.replace(&roots, &[])?;
         self.expired.send_replace(false);
         tracing::info!(manager, "renewed the node's certificate");
-        Ok(self.next_check(&renewed, now))
+        // With a clock that is ahead of that of the manager, it may be due again at once.
+        let pause = (renewed.lifetime() / 12).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL);
+        Ok(self.next_check(&renewed, now, pause))
     }
 
-    /// Connects to the next manager with the certificate, or without it if it has expired by whichever clock: managers
-    /// refuse such a one, and bound the connections without a certificate.
-    async fn connect(
+    /// Asks one manager after the other, each once: with the certificate, or without it if it has expired by whichever
+    /// clock. Managers refuse such a one, and bound the connections without a certificate.
+    ///
+    /// One alone would not do: the session dials the same managers in turn, so that this could always be one that is
+    /// down.
+    async fn request(
         &self,
         credentials: &Credentials,
         now: SystemTime,
-    ) -> Result<ManagerConnection, ManagerDialError> {
-        let is_refused = *self.expired.borrow();
-        if credentials.is_valid(now) && !is_refused {
-            let dialled = self.dial.dial().await;
-            if !dialled.as_ref().is_err_and(ManagerDialError::is_certificate_expired) {
-                return dialled;
+    ) -> Result<IssuedCertificate, RenewalError> {
+        let began = Instant::now();
+        let mut is_shown = credentials.is_valid(now) && !*self.expired.borrow();
+        let mut asked = 0;
+        loop {
+            let dialled = if is_shown { self.dial.dial().await } else { self.dial.dial_anonymously().await };
+            if is_shown && dialled.as_ref().is_err_and(ManagerDialError::is_certificate_expired) {
+                (is_shown, asked) = (false, 0);
+                continue;
+            }
+            asked += 1;
+            let issued = match dialled {
+                Ok(connection) => request_certificate(connection, credentials.key()).await,
+                Err(error) => Err(error.into()),
+            };
+            match issued {
+                Err(error) if asked < self.dial.manager_count() && began.elapsed() < ROUND_DEADLINE => {
+                    tracing::debug!(%error, "asking the next manager to renew the certificate");
+                }
+                issued => return issued,
             }
         }
-        self.dial.dial_anonymously().await
     }
 
     /// The only authority that this node is to trust, if it trusts another one.
@@ -195,13 +213,14 @@ impl CertificateRenewal {
         wanted.filter(|wanted| self.trust.roots().digests() != [*wanted])
     }
 
-    fn next_check(&self, credentials: &Credentials, now: SystemTime) -> Duration {
+    /// The delay until the next check, at least `least`.
+    fn next_check(&self, credentials: &Credentials, now: SystemTime, least: Duration) -> Duration {
         if self.wanted_authority().is_some() {
             // The manager that answered trusts an earlier authority as well, for a moment.
             return MIN_CHECK_INTERVAL;
         }
         let left = credentials.renew_at(self.random).duration_since(now).unwrap_or_default();
-        left.clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)
+        left.clamp(least, CHECK_INTERVAL)
     }
 
     async fn load(&self) -> Result<(Credentials, Roots), RenewalError> {

@@ -1,4 +1,5 @@
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -7,7 +8,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response};
-use warren_control::{Shutdown, SystemClock};
+use warren_control::{ManualClock, Shutdown, SystemClock};
 use warren_daemon::join::channel_over;
 use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1::membership_server::{Membership as MembershipService, MembershipServer};
@@ -243,6 +244,82 @@ async fn certificate_is_shown_for_its_renewal_unless_it_has_expired() {
         assert_eq!(*dialer.dials.lock().unwrap(), expected, "{age:?} {is_known} {is_refused}");
         assert_eq!((node.request_count(), *node.renewal.expired.borrow()), (1, false));
     }
+}
+
+/// Two managers in turn, the second of which is down; they refuse the certificate as expired.
+struct HalfDownDialer {
+    inner: SharedDialer,
+    dials: AtomicUsize,
+}
+
+impl HalfDownDialer {
+    fn dial_next(&self, is_shown: bool) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        let is_up = self.dials.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        let manager = "memory".to_owned();
+        let failed = match (is_up, is_shown) {
+            (true, false) => return self.inner.dial(),
+            (true, true) => ManagerDialError::Insecure { manager, source: ConnectError::Expired },
+            (false, _) => ManagerDialError::Unreachable { manager, source: std::io::Error::other("down") },
+        };
+        std::future::ready(Err(failed)).boxed()
+    }
+}
+
+impl ManagerDialer for HalfDownDialer {
+    fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        self.dial_next(true)
+    }
+
+    fn dial_anonymously(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
+        self.dial_next(false)
+    }
+
+    fn manager_count(&self) -> usize {
+        2
+    }
+}
+
+#[tokio::test]
+async fn each_manager_is_asked_whoever_takes_turns_with_the_renewal() {
+    // Expired by the clock of the node, or that of managers alone.
+    for age in [HOUR * 2, HOUR * 5 / 6] {
+        for dialled_by_session in [0, 1] {
+            let mut node = Node::new(age);
+            let inner = Arc::clone(&node.renewal.dial);
+            let dials = AtomicUsize::new(dialled_by_session);
+            node.renewal.dial = Arc::new(HalfDownDialer { inner, dials });
+            node.renewal.ensure(SystemTime::now()).await.unwrap();
+            assert_eq!(node.request_count(), 1, "{age:?} {dialled_by_session}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn node_whose_clock_is_ahead_does_not_renew_again_and_again() {
+    let (node, ahead) = (Node::new(Duration::ZERO), SystemTime::now() + HOUR * 5 / 6);
+    for renewals in [1, 2] {
+        // It is due again at once by this clock.
+        assert_eq!(node.renewal.ensure(ahead).await.unwrap(), HOUR / 12);
+        assert_eq!(node.request_count(), renewals);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clock_that_was_corrected_renews_nothing() {
+    let mut node = Node::new(Duration::ZERO);
+    let ahead = (SystemTime::now() + 2 * HOUR).duration_since(UNIX_EPOCH).unwrap();
+    let clock = Arc::new(ManualClock::new(u64::try_from(ahead.as_millis()).unwrap()));
+    clock.set_back(2 * HOUR);
+    node.renewal.clock = clock;
+    let (shutdown, background_tasks) = node.start();
+    let ran = async {
+        while background_tasks.snapshot().remove(0).runs < 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(TIMEOUT, ran).await.unwrap();
+    assert_eq!(node.request_count(), 0);
+    shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,8 @@ const MAX_REPORTED_TASKS: usize = 1000;
 const MANAGER_RENEWAL: &str = "certificate-renewal";
 /// The background task of an agent that renews its certificate.
 const AGENT_RENEWAL: &str = "worker.certificate";
+/// How often in a row a renewal must have failed to be told: managers may be busy, or elect a leader.
+const MIN_RENEWAL_FAILURES: u64 = 3;
 
 impl Api {
     pub(super) async fn answer_why(
@@ -34,7 +36,9 @@ impl Api {
         let state = &published.state;
         let target = find_target(state, role, &kind, &reference)?;
         let mut observations = self.observations(state, &target).await;
-        if let WhyTarget::Certificate(CertificateHolder::Manager(_) | CertificateHolder::Node(_)) = target {
+        if let WhyTarget::Certificate(CertificateHolder::Manager(_) | CertificateHolder::Node(_))
+        | WhyTarget::Node(_) = target
+        {
             self.observe_certificates(state, &mut observations).await;
         }
         let answer = why(state, &observations, &target, self.clock.now());
@@ -92,7 +96,7 @@ impl Api {
     }
 }
 
-/// The errors of renewals that fail, by the names of managers and of nodes.
+/// The errors of renewals that fail again and again, by the names of managers and of nodes.
 #[derive(Default)]
 struct RenewalFailures {
     managers: BTreeMap<String, String>,
@@ -102,7 +106,8 @@ struct RenewalFailures {
 impl RenewalFailures {
     fn of(background_tasks: Vec<v1::BackgroundTask>) -> Self {
         let mut failures = Self::default();
-        for task in background_tasks.into_iter().filter(|task| task.consecutive_failures > 0) {
+        let failing = |task: &v1::BackgroundTask| task.consecutive_failures >= MIN_RENEWAL_FAILURES;
+        for task in background_tasks.into_iter().filter(failing) {
             match (task.name.as_str(), task.node.is_empty()) {
                 (MANAGER_RENEWAL, true) => drop(failures.managers.insert(task.manager, task.last_error)),
                 (AGENT_RENEWAL, false) => drop(failures.nodes.insert(task.node, task.last_error)),
@@ -268,11 +273,11 @@ mod tests {
             ..Default::default()
         };
         let failures = RenewalFailures::of(vec![
-            task(MANAGER_RENEWAL, "", 2),
-            task(AGENT_RENEWAL, "n1", 1),
-            // It has succeeded since.
-            task(AGENT_RENEWAL, "n2", 0),
-            task("worker.sync", "n3", 1),
+            task(MANAGER_RENEWAL, "", 4),
+            task(AGENT_RENEWAL, "n1", 3),
+            // It is repeated within seconds.
+            task(AGENT_RENEWAL, "n2", 2),
+            task("worker.sync", "n3", 3),
         ]);
         assert_eq!(failures.managers.keys().collect::<Vec<_>>(), ["m1"]);
         assert_eq!(

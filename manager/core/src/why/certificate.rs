@@ -91,12 +91,16 @@ impl Inquiry<'_> {
                 format!("{who} has not told the managers yet when its certificate expires"),
             )
             .evidence("its agent says so with each heartbeat, to the manager of its session"),
-            (NodeStatus::Down | NodeStatus::Unknown, _) => Cause::ok(
+            (NodeStatus::Down | NodeStatus::Unknown, _) => Cause::waiting(
                 "certificate-not-reported",
                 format!("{who} is not connected, and does not report when its certificate expires"),
             )
             .evidence("one that has expired is renewed when the machine runs again, without a token")
-            .action(format!("`warren why node/{}` says why it is not connected", node.name)),
+            .action(format!(
+                "see `warren why node/{}`; if the machine at {} runs, the log of its agent says whether its \
+                 certificate is refused, and why it is not renewed",
+                node.name, node.description.address
+            )),
         };
         let key = match &node.key {
             Some(key) => format!("for the key {}, which the cluster lists", holder::shown_key(key)),

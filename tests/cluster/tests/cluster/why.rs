@@ -9,6 +9,7 @@ use warren_testkit::wait::eventually_async;
 use warren_types::UserRole;
 
 use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::joining::joined;
 use crate::worker::{ScriptedWorker, report};
 
 /// The codes of a cause and of what it follows from.
@@ -56,6 +57,37 @@ async fn causes_contain_progress_and_checks_of_workers() {
     .await;
     let Err(Error::Refused { problem }) = client.cluster().why("", "nothing").await else { panic!() };
     assert_eq!((problem.code, problem.reason.as_str()), (tonic::Code::NotFound, "NOT_FOUND"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewal_that_fails_again_and_again_is_told_of_its_node() {
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    let node = joined(&world, "n2").await;
+    let worker = ScriptedWorker::dial_as(&world, &node).await;
+    let at = |time: SystemTime| u64::try_from(time.duration_since(UNIX_EPOCH).unwrap().as_millis()).ok();
+    let usage = v1::NodeUsage {
+        certificate_issued_at: at(node.issued_at()),
+        certificate_expires_at: at(node.expires_at()),
+        ..Default::default()
+    };
+    // A failure may pass.
+    for (failures, expected) in [(3, &["node-ready", "renewal-failing"][..]), (1, &["node-ready"][..])] {
+        let renewal = v1::BackgroundTask {
+            name: "worker.certificate".to_owned(),
+            last_error: "the disk is full".to_owned(),
+            consecutive_failures: failures,
+            ..Default::default()
+        };
+        let (usage, background_tasks) = (Some(usage.clone()), vec![renewal]);
+        worker.send(Say::Heartbeat(v1::Heartbeat { usage, background_tasks, ..Default::default() })).await;
+        eventually_async(WAIT_DEADLINE, "the renewal", || async {
+            let answer = client.cluster().why("node", "n2").await.map_err(|error| error.to_string())?;
+            let cause = answer.cause.unwrap();
+            if codes(&cause) == expected { Ok(()) } else { Err(format!("{cause:?}")) }
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

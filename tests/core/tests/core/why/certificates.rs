@@ -151,8 +151,10 @@ fn nodes_that_are_away_renew_when_they_return() {
     world.set_down(1);
     world.advance_time(DAY * 100);
     let unknown = "certificate-not-reported";
-    let shown = ["renewed when the machine runs again", "warren why node/node-1"];
-    check(&world, "certificate/node-1", Fine, unknown, &shown);
+    // It may also be away because its certificate is refused.
+    let shown =
+        ["renewed when the machine runs again", "warren why node/node-1", "the log of its agent says"];
+    check(&world, "certificate/node-1", Waiting, unknown, &shown);
     check(&world, "node/node-1", Problem, "node-down", &[]);
 }
 
@@ -171,7 +173,7 @@ fn hybrid_manager_tells_of_its_node() {
     check_observed(&world, &observed, "certificate/node/m1", Problem, "certificate-expired", &[]);
     world.set_down(2);
     world.advance_time(DAY * 100);
-    check(&world, "certificate/node/m1", Fine, "certificate-not-reported", &[]);
+    check(&world, "certificate/node/m1", Waiting, "certificate-not-reported", &[]);
 }
 
 #[test]

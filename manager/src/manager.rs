@@ -308,7 +308,7 @@ async fn open(
         group,
         shutdown.token(),
     )?;
-    issued.save(keys.files(), now)?;
+    issued.save(keys.files())?;
     let advertised_before = advertised::load(&dir);
     peers.set_own_address(effective_address(
         &store.read().state,

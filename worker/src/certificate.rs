@@ -160,14 +160,15 @@ impl CertificateRenewal {
         let is_wanted = self.wanted_authority().is_some_and(|wanted| authorities.digests() == [wanted]);
         // A manager that lags has other ones. The certificate goes with those from before as well.
         let roots = if is_wanted { authorities } else { roots };
-        let store = self.store.clone();
+        let (store, live, expired) = (self.store.clone(), Arc::clone(&self.live), self.expired.clone());
         let renewed = tokio::task::spawn_blocking(move || {
+            // In use before it is stored: a disk that is full does not keep the node from its cluster.
+            live.replace(&store.check(&roots, &certificate)?);
+            expired.send_replace(false);
             store.complete(&roots, &certificate).map(|renewed| (renewed, roots))
         });
         let (renewed, roots) = renewed.await.expect("checking and writing a certificate does not panic")?;
-        self.live.replace(&renewed);
         self.trust.replace(&roots, &[])?;
-        self.expired.send_replace(false);
         tracing::info!(manager, "renewed the node's certificate");
         // With a clock that is ahead of that of the manager, it may be due again at once.
         let pause = (renewed.lifetime() / 12).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL);

@@ -75,7 +75,7 @@ impl ManagerKeys {
     /// [`CaError`]; nothing was changed if a file is missing or belongs to another manager.
     pub fn open(dir: &Path, create: bool, now: SystemTime) -> Result<Self, CaError> {
         let (keys, issued) = Self::prepare(KeyFiles::open(dir, None)?, create, now)?;
-        issued.save(&keys.files, now)?;
+        issued.save(&keys.files)?;
         Ok(keys)
     }
 
@@ -221,7 +221,7 @@ impl ManagerKeys {
                 let authority = self.authority.load();
                 let mut issuer = CertificateIssuer::new(&self.files, &authority, now);
                 let agent = issuer.agent(id)?;
-                issuer.issued.save(&self.files, now)?;
+                issuer.issued.save(&self.files)?;
                 agent
             }
         };
@@ -236,7 +236,7 @@ impl ManagerKeys {
     /// `chance` selects the time within the window of [`Credentials::renew_at`]; it is constant while the manager runs.
     ///
     /// # Errors
-    /// [`CaError`]; certificates renewed before the error stay renewed.
+    /// [`CaError`]; certificates that were issued are in use, also if they cannot be stored.
     pub fn renew(&self, now: SystemTime, chance: u64, lifetime: Option<Duration>) -> Result<(), CaError> {
         let _alone = self.changing();
         self.reissue(&self.authority.load(), now, |found| {
@@ -330,7 +330,8 @@ impl ManagerKeys {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Issues the certificates that have a `next_lifetime`.
+    /// Issues the certificates that have a `next_lifetime`. They are in use before they are stored: a disk that is full
+    /// does not keep this machine from its cluster.
     fn reissue(
         &self,
         authority: &CertificateAuthority,
@@ -341,24 +342,34 @@ impl ManagerKeys {
         let renewed = |file: &str| {
             let found = self.files.credentials(file)?;
             let Some(lifetime) = next_lifetime(&found) else { return Ok(None) };
-            let renewed = issuer.renew(file, &found, lifetime)?;
-            tracing::info!(identity = %renewed.identity(), "certificate renewed");
-            Ok::<_, CaError>(Some(renewed))
+            Ok::<_, CaError>(Some(issuer.renew(&found, lifetime)?))
         };
+        let mut issued = Vec::new();
         if let Some(manager) = renewed(MANAGER_FILE)? {
             self.manager.replace(&manager);
+            issued.push((MANAGER_FILE, manager));
         }
         if let Some(admin) = renewed(ADMIN_FILE)? {
-            self.admin.send_replace(admin);
+            self.admin.send_replace(admin.clone());
+            issued.push((ADMIN_FILE, admin));
         }
         let known = self.agent.borrow().clone();
         if let Some(LocalAgent { id, live_certificate: live, .. }) = known
             && let Some(credentials) = renewed(NODE_FILE)?
         {
             live.replace(&credentials);
+            issued.push((NODE_FILE, credentials.clone()));
             self.agent.send_replace(Some(LocalAgent { id, credentials, live_certificate: live }));
         }
-        Ok(())
+        let mut stored = Ok(());
+        for (file, credentials) in issued {
+            let saved = self.files.save_credentials(file, &credentials);
+            if saved.is_ok() {
+                tracing::info!(identity = %credentials.identity(), "certificate renewed");
+            }
+            stored = stored.and(saved);
+        }
+        Ok(stored?)
     }
 }
 
@@ -438,19 +449,19 @@ fn new_id() -> Id {
 pub struct IssuedCertificates(Vec<(&'static str, Credentials)>);
 
 impl IssuedCertificates {
-    /// Writes them. Replacing a still valid certificate is postponed on a full disk.
+    /// Writes them. Replacing a certificate is postponed if that fails, as on a full disk: the new one is for the same
+    /// key, and in use.
     ///
     /// # Errors
     /// [`CaError::File`].
-    pub fn save(self, files: &KeyFiles, now: SystemTime) -> Result<(), CaError> {
+    pub fn save(self, files: &KeyFiles) -> Result<(), CaError> {
         for (file, issued) in self.0 {
             let Err(error) = files.save_credentials(file, &issued) else { continue };
-            let is_valid = |found: Credentials| now < found.expires_at();
-            if !error.is_out_of_space() || !files.credentials(file).is_ok_and(is_valid) {
+            if files.credentials(file).is_err() {
                 return Err(error.into());
             }
             // A running manager retries the renewal periodically.
-            tracing::warn!(%error, file, "no space for the renewed certificate; retrying later");
+            tracing::warn!(%error, file, "cannot store the renewed certificate; retrying later");
         }
         Ok(())
     }
@@ -510,11 +521,9 @@ impl<'a> CertificateIssuer<'a> {
     }
 
     /// Managers list the keys of users, so a renewed certificate has the same one.
-    fn renew(&self, file: &str, found: &Credentials, lifetime: Duration) -> Result<Credentials, CaError> {
+    fn renew(&self, found: &Credentials, lifetime: Duration) -> Result<Credentials, CaError> {
         let (identity, key) = (found.identity(), found.key().clone());
-        let issued = self.authority.issue_lasting(identity, key, self.now, lifetime)?;
-        self.files.save_credentials(file, &issued)?;
-        Ok(issued)
+        Ok(self.authority.issue_lasting(identity, key, self.now, lifetime)?)
     }
 }
 

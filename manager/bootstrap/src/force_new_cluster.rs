@@ -114,7 +114,7 @@ pub fn force_new_cluster(
     if state.cluster().is_none() {
         return Err(ForceNewClusterError::NoCluster);
     }
-    issued.save(&key_files, now)?;
+    issued.save(&key_files)?;
     let keyring = keyring.commit()?;
     let files = SnapshotDir::open(dir.join(SNAPSHOT_DIR), current.as_ref())?;
     let known = state.member(identity.member_id).map(|known| Member::clone(known));

@@ -162,11 +162,16 @@ impl MembershipStore {
         Ok(key)
     }
 
-    /// Makes the machine a member: checks that `certificate_pem` was issued by `roots` for this node's key under
-    /// this node's id, and only then stores both. Harmless to repeat, and the way to renew a certificate.
-    pub fn complete(&self, roots: &Roots, certificate_pem: &str) -> Result<Credentials, NodeMembershipError> {
+    /// Checks that `certificate_pem` was issued by `roots` for this node's key under this node's id. Changes nothing.
+    pub fn check(&self, roots: &Roots, certificate_pem: &str) -> Result<Credentials, NodeMembershipError> {
         let key = self.load_key()?.ok_or_else(|| self.key_error("it is missing"))?;
-        let credentials = check(roots, certificate_pem, &key).map_err(NodeMembershipError::Rejected)?;
+        check(roots, certificate_pem, &key).map_err(NodeMembershipError::Rejected)
+    }
+
+    /// Makes the machine a member: [checks](Self::check) both, and only then stores them. Harmless to repeat, and the
+    /// way to renew a certificate.
+    pub fn complete(&self, roots: &Roots, certificate_pem: &str) -> Result<Credentials, NodeMembershipError> {
+        let credentials = self.check(roots, certificate_pem)?;
         // The certificate comes first: authorities that were replaced vouch for the one that issued it, so that it goes
         // with the roots from before. To renew it, nothing else is touched.
         self.write(&CERTIFICATE, certificate_pem)?;

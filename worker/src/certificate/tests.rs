@@ -13,7 +13,7 @@ use warren_daemon::join::channel_over;
 use warren_proto::status::{NODE_REMOVED, Problem};
 use warren_proto::v1::membership_server::{Membership as MembershipService, MembershipServer};
 use warren_security::{CertificateAuthority, ConnectError};
-use warren_types::NodeRole;
+use warren_types::{NodeRole, Timestamp};
 
 use super::*;
 use crate::fake_manager::TIMEOUT;
@@ -185,6 +185,23 @@ async fn failed_renewal_keeps_old_certificate_and_reports_reason() {
 
     std::fs::remove_dir_all(node._dir.path().join("member")).unwrap();
     assert!(matches!(node.renewal.ensure(now).await, Err(RenewalError::NotAMember(_))));
+}
+
+#[tokio::test]
+async fn certificate_that_cannot_be_stored_is_in_use() {
+    let (node, now) = (Node::new(HOUR * 2), SystemTime::now());
+    let before = node.shown_expiry().await;
+    node.renewal.expired.send_replace(true);
+    let blocked = node._dir.path().join("member/.node.pem.partial");
+    std::fs::create_dir(&blocked).unwrap();
+    let refused = node.renewal.ensure(now).await;
+    assert!(matches!(refused, Err(RenewalError::Store(NodeMembershipError::File(_)))), "{refused:?}");
+    let shown = node.renewal.live.validity().end;
+    assert!(shown > Timestamp(0) + now.duration_since(UNIX_EPOCH).unwrap(), "{shown}");
+    assert!(!*node.renewal.expired.borrow(), "the session goes on");
+    std::fs::remove_dir(&blocked).unwrap();
+    node.renewal.ensure(now).await.unwrap();
+    assert!(node.shown_expiry().await > before);
 }
 
 #[tokio::test]

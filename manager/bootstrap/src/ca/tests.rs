@@ -66,6 +66,33 @@ fn manager_that_was_off_for_100_days_reissues_its_certificates() {
 }
 
 #[test]
+fn certificate_that_cannot_be_stored_is_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keys, _) = running(dir.path());
+    let files = [MANAGER_FILE, ADMIN_FILE, NODE_FILE];
+    let later = SystemTime::now() + 100 * DAY;
+    let blocked = files.map(|file| dir.path().join(format!(".{file}.partial")));
+    blocked.iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    let stored = || files.map(|file| Credentials::load(&dir.path().join(file)).unwrap().expires_at() > later);
+    let shown = |keys: &ManagerKeys| {
+        let node = agent(keys);
+        assert!(node.credentials.is_valid(later) && keys.admin().borrow().is_valid(later));
+        let later = warren_types::Timestamp(0) + later.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let live = [&keys.manager, &node.live_certificate].map(|live| live.validity().end);
+        assert!(live.iter().all(|end| *end > later), "{live:?}");
+    };
+    assert!(matches!(keys.renew(later, 0, None), Err(CaError::File(_))));
+    shown(&keys);
+    drop(keys);
+    let keys = ManagerKeys::open(dir.path(), false, later).unwrap();
+    shown(&keys);
+    assert_eq!(stored(), [false; 3]);
+    blocked.iter().for_each(|path| std::fs::remove_dir(path).unwrap());
+    keys.renew(later, 0, None).unwrap();
+    assert_eq!(stored(), [true; 3]);
+}
+
+#[test]
 fn certificate_from_future_is_reissued() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
@@ -80,7 +107,7 @@ fn certificate_from_future_is_reissued() {
     let ahead = CertificateIssuer::new(keys.files(), &authority, now + DAY);
     for file in files {
         let found = Credentials::load(&dir.path().join(file)).unwrap();
-        ahead.renew(file, &found, found.lifetime()).unwrap();
+        ahead.renew(&found, found.lifetime()).unwrap().save(&dir.path().join(file)).unwrap();
     }
     open(dir.path(), false, now).unwrap();
     files.iter().for_each(|file| assert!(issued(file) <= now, "{file} at its start"));

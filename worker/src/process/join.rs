@@ -1,20 +1,26 @@
 //! Joins a cluster: the token's digest identifies the CA before anything is sent, then the token and a
 //! certificate request are sent, and a certificate is returned.
 
+use std::sync::Arc;
+
 use warren_daemon::join::{self, JoinRefusal, NOT_JOINED};
 use warren_daemon::{CommandError, ExitKind, HostInfo, NodeSection};
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_proto::{Problem, v1};
-use warren_security::{CertificateRequest, JoinToken, NodeMembership, NodeMembershipError, Roots};
+use warren_security::{
+    CertificateRequest, Credentials, JoinToken, NodeMembership, NodeMembershipError, Roots, client_config,
+};
 use warren_types::{NodeDescription, NodeName, NodeRole};
 
 use super::run::{self, WorkerEnd, WorkerStartReason};
 use super::{JoinedSection, NOT_STARTED, WorkerJoinArgs, WorkerSettings, WorkerTelemetry, failed};
 use crate::cache::cache_files;
-use crate::session::removal_file;
+use crate::session::{SharedDialer, TlsDialer, removal_file};
+use crate::worker::node_identity;
 
 /// Joins, unless this machine is already a member of the token's cluster, and runs the worker. A member that
-/// was removed meanwhile joins again, after its containers are stopped.
+/// was removed meanwhile joins again, after its containers are stopped; so does one that trusts no authority of the
+/// managers any more, which nobody could tell anything.
 pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
     let WorkerJoinArgs { address: manager, token, advertise, taints, dirs, metrics, mut flags } = args;
     flags.taints = taints.into_taints(NOT_JOINED)?;
@@ -29,6 +35,7 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
     };
     let earlier = WorkerSettings::load(dirs, metrics, flags)?;
     let membership = given.membership().load().map_err(|error| unusable_membership(&error))?;
+    let mut is_trusted = true;
     if let NodeMembership::Member { credentials, roots } = &membership
         && !roots.digests().contains(&token.authority())
     {
@@ -37,16 +44,21 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
         if shown.cluster().as_deref() != Some(credentials.identity().cluster()) {
             return Err(other_cluster(roots));
         }
+        is_trusted = trusts(&manager, credentials, roots).await?;
     }
     let (settings, shown) = match membership {
-        NodeMembership::Member { .. } => {
+        NodeMembership::Member { credentials, .. } => {
             let settings = match earlier {
                 Some(earlier) => earlier.with_join(given.joined),
                 None => given,
             };
             settings.save()?;
             let shown = WorkerTelemetry::start(&settings).await?;
-            match run::run_joined(&settings, WorkerStartReason::Resumed, &shown).await? {
+            let ended = match is_trusted || settings.removal_record(&credentials)?.load().is_some() {
+                true => run::run_joined(&settings, WorkerStartReason::Resumed, &shown).await?,
+                false => WorkerEnd::UnknownNode,
+            };
+            match ended {
                 WorkerEnd::Stopped => return Ok(()),
                 // A node that was removed while it runs must not join again by itself.
                 WorkerEnd::Removed { removal, before_start: false } => {
@@ -66,6 +78,16 @@ pub(super) async fn join(args: WorkerJoinArgs) -> Result<(), CommandError> {
         WorkerEnd::Removed { removal, .. } => Err(run::removed_failure(&removal)),
         WorkerEnd::Stopped | WorkerEnd::UnknownNode => Ok(()),
     }
+}
+
+/// Whether the authorities that the node trusts vouch for the manager, as far as that is known.
+async fn trusts(manager: &str, node: &Credentials, roots: &Roots) -> Result<bool, CommandError> {
+    let unusable = |error: &dyn std::error::Error| failed(NOT_JOINED, error, "check the data directory");
+    let (_, id) = node_identity(node.identity()).map_err(|error| unusable(&error))?;
+    let tls = client_config(roots, None).map_err(|error| unusable(&error))?;
+    let dial: SharedDialer = Arc::new(TlsDialer::new(id, vec![manager.to_owned()], tls));
+    let dialled = dial.dial_anonymously().await;
+    Ok(!dialled.is_err_and(|error| error.is_untrusted_manager()))
 }
 
 /// Joins the cluster; returns a message for the user.

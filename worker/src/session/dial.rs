@@ -118,6 +118,15 @@ impl ManagerDialError {
         matches!(self, Self::Insecure { source: ConnectError::RevokedManager, .. })
     }
 
+    /// Whether the other side is no manager by what this node trusts, whatever the time is.
+    pub fn is_untrusted_manager(&self) -> bool {
+        matches!(
+            self,
+            Self::Insecure { source, .. }
+                if matches!(source, ConnectError::NotAManager(_)) && !source.is_outside_validity()
+        )
+    }
+
     /// Whether a manager refuses the certificate of this node because it is not valid now by the manager's clock.
     pub fn is_certificate_expired(&self) -> bool {
         matches!(self, Self::Insecure { source: ConnectError::Expired, .. })

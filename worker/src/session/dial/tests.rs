@@ -110,6 +110,22 @@ async fn manager_of_other_cluster_is_refused() {
     assert!(matches!(nobody, Err(ManagerDialError::NoAddress)));
 }
 
+/// As on a machine that was off while the authority was replaced too often.
+#[tokio::test]
+async fn manager_that_no_earlier_authority_vouches_for_is_untrusted() {
+    let ours = authority();
+    let followed = ours.successor(SystemTime::now()).unwrap().without_predecessors();
+    for (shown, is_untrusted) in [(&ours, false), (&followed, false), (&authority(), true)] {
+        let (address, server) = manager(shown).await;
+        let dialled = dialer(&ours, &[&address]).dial_anonymously().await;
+        assert_eq!(dialled.is_err_and(|error| error.is_untrusted_manager()), is_untrusted);
+        server.abort();
+    }
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let dialled = dialer(&ours, &[&gone]).dial_anonymously().await;
+    assert!(dialled.is_err_and(|error| !error.is_untrusted_manager()), "nothing is known of it");
+}
+
 #[tokio::test]
 async fn removed_node_is_refused_and_learns_it_without_its_certificate() {
     let authority = authority();

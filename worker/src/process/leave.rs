@@ -2,9 +2,10 @@
 //! removes the local membership. With `--offline`, for a cluster that no longer exists, only the latter two.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
+use tonic::{Code, Status};
 use warren_daemon::{CommandError, ExitKind, HostInfo, MetricsArgs, error_chain};
 use warren_network::NamespaceLock;
 use warren_proto::v1;
@@ -22,6 +23,9 @@ const NOT_LEFT: &str = "cannot leave the cluster";
 /// Hint when no manager answers.
 const NO_MANAGER: &str = "check that a manager runs, then try again; if its cluster is gone for good, \
                           `warren worker leave --offline` clears this machine";
+/// Hint when managers refuse to renew the certificate.
+const NOT_RENEWED: &str =
+    "remove the node with `warren node rm`; then `warren worker leave --offline` clears this machine";
 const REASON: &str = "node left the cluster";
 /// Error summary when the cluster part is done and the local part failed.
 const LEFT_INCOMPLETE: &str = "left the cluster, but some local state could not be removed";
@@ -46,14 +50,12 @@ pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
         let tls = tls.map_err(|error| failed(NOT_LEFT, &error, ""))?;
         let (cluster, node) =
             node_identity(credentials.identity()).map_err(|error| failed(NOT_LEFT, &error, ""))?;
-        let dial: SharedDialer = Arc::new(TlsDialer::new(node, settings.managers(), tls));
+        let dial = Arc::new(TlsDialer::new(node, settings.managers(), tls));
         let [assignment_file, _] = cache_files(&data_dir);
         let known = AssignmentCache::new(assignment_file, cluster, node).load().await;
         let check = v1::CheckNodeRequest { node_id: node.to_string(), version: Some(known.version.into()) };
-        let is_expired = SystemTime::now() >= credentials.expires_at();
-        if !is_expired || renew(&dial, &check, &credentials, &certificate).await? {
-            leave_cluster(&dial, &check, force, deadline).await?;
-        }
+        let leaving = LeavingNode { dial, check, credentials, certificate };
+        leaving.leave_cluster(force, deadline).await?;
     }
     let removal = clear(&settings, &removal_record, deadline).await?;
     let undone = |error: &dyn std::error::Error| failed(NOT_LEFT, error, "remove the data directory by hand");
@@ -77,101 +79,118 @@ fn ensure_not_running() -> Result<(), CommandError> {
     })
 }
 
-/// Whether the cluster does not have this node any more, as a manager says that refused it. The refusal is no proof: a
-/// manager that lags refuses a node that joined again.
-async fn was_removed(dial: &SharedDialer, manager: &str, check: &v1::CheckNodeRequest) -> bool {
-    let answer = dial.check_node(manager.to_owned(), check.clone()).await;
-    answer.is_some_and(|status| SessionRejection::from_status(&status, false, true).is_some())
+/// What a node that leaves shows to managers, and asks them.
+struct LeavingNode {
+    dial: SharedDialer,
+    /// Asks a manager that refuses the node whether it was removed.
+    check: v1::CheckNodeRequest,
+    /// As they are stored.
+    credentials: Credentials,
+    /// The certificate that is shown.
+    certificate: Arc<ReloadableCertificate>,
 }
 
-/// Shows another certificate instead of the expired one; `false` if the cluster does not have this node.
-async fn renew(
-    dial: &SharedDialer,
-    check: &v1::CheckNodeRequest,
-    expired: &Credentials,
-    shown: &ReloadableCertificate,
-) -> Result<bool, CommandError> {
-    let mut asked = 0;
-    loop {
-        asked += 1;
-        let requested = async {
-            let connection = dial.dial_anonymously().await?;
-            request_certificate(connection, expired.key()).await
-        };
-        let error = match requested.await {
-            Ok(issued) => {
-                let renewed = Credentials::new(issued.certificate, expired.key().clone());
-                shown.replace(&renewed.map_err(|error| failed(NOT_LEFT, &error, ""))?);
-                return Ok(true);
-            }
-            Err(error) => error,
-        };
-        if let RenewalError::Refused { manager, .. } = &error
-            && was_removed(dial, manager, check).await
-        {
-            return Ok(false);
-        }
-        if asked >= dial.manager_count() {
-            return Err(CommandError::new(ExitKind::Unreachable, NOT_LEFT, error_chain(&error), NO_MANAGER));
-        }
+impl LeavingNode {
+    /// Whether the cluster does not have this node any more, as a manager says that refused it. The refusal is no proof:
+    /// a manager that lags refuses a node that joined again.
+    async fn was_removed(&self, manager: &str) -> bool {
+        let answer = self.dial.check_node(manager.to_owned(), self.check.clone()).await;
+        answer.is_some_and(|status| SessionRejection::from_status(&status, false, true).is_some())
     }
-}
 
-/// Requests removal until the cluster has removed this node.
-async fn leave_cluster(
-    dial: &SharedDialer,
-    check: &v1::CheckNodeRequest,
-    force: bool,
-    deadline: Duration,
-) -> Result<(), CommandError> {
-    let until = Instant::now() + deadline;
-    let mut output = 0;
-    loop {
-        let left = request_leave(dial, check, force).await?;
-        if left == 0 {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            let why = format!("{left} tasks could not be moved to other nodes within {deadline:?}");
-            let hint = "see `warren node ps`, make room elsewhere, or give them up with --force; \
-                        it stays drained until `warren node update NODE --availability active`";
-            return Err(CommandError::new(ExitKind::TimedOut, NOT_LEFT, why, hint));
-        }
-        if left != output {
-            tracing::info!(tasks = left, "waiting until the tasks of this node run on other nodes");
-            output = left;
-        }
-        sleep(POLL_INTERVAL).await;
-    }
-}
-
-/// Asks one manager after another, until one answers; `check` asks one that refuses the certificate of the node.
-async fn request_leave(
-    dial: &SharedDialer,
-    check: &v1::CheckNodeRequest,
-    force: bool,
-) -> Result<u32, CommandError> {
-    let mut asked = 0;
-    loop {
-        asked += 1;
-        let failure = match dial.dial().await {
-            Ok(connected) => match request_leave_from(connected, force).await {
-                Ok(left) => return Ok(left),
-                Err(failure) => failure,
-            },
-            Err(error) => {
-                if let Some(manager) = error.refused_by()
-                    && was_removed(dial, manager, check).await
-                {
-                    return Ok(0);
+    /// Shows another certificate instead of one that has expired; `false` if the cluster does not have this node.
+    async fn renew(&self) -> Result<bool, CommandError> {
+        let (dial, key) = (&self.dial, self.credentials.key());
+        let mut asked = 0;
+        loop {
+            asked += 1;
+            let requested = async { request_certificate(dial.dial_anonymously().await?, key).await };
+            let error = match requested.await {
+                Ok(issued) => {
+                    let renewed = Credentials::new(issued.certificate, key.clone());
+                    self.certificate.replace(&renewed.map_err(|error| failed(NOT_LEFT, &error, ""))?);
+                    return Ok(true);
                 }
-                CommandError::new(ExitKind::Unreachable, NOT_LEFT, error, NO_MANAGER)
+                Err(error) => error,
+            };
+            if let RenewalError::Refused { manager, .. } = &error
+                && self.was_removed(manager).await
+            {
+                return Ok(false);
             }
-        };
-        if asked >= dial.manager_count() || failure.kind != ExitKind::Unreachable {
-            return Err(failure);
+            if asked >= dial.manager_count() {
+                return Err(renewal_failure(&error));
+            }
         }
     }
+
+    /// Requests removal until the cluster has removed this node.
+    async fn leave_cluster(&self, force: bool, deadline: Duration) -> Result<(), CommandError> {
+        let until = Instant::now() + deadline;
+        let mut output = 0;
+        loop {
+            let left = self.request_leave(force).await?;
+            if left == 0 {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                let why = format!("{left} tasks could not be moved to other nodes within {deadline:?}");
+                let hint = "see `warren node ps`, make room elsewhere, or give them up with --force; \
+                            it stays drained until `warren node update NODE --availability active`";
+                return Err(CommandError::new(ExitKind::TimedOut, NOT_LEFT, why, hint));
+            }
+            if left != output {
+                tracing::info!(tasks = left, "waiting until the tasks of this node run on other nodes");
+                output = left;
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Asks one manager after another, until one answers. A certificate that has expired, by the clock of a manager, is
+    /// renewed once.
+    async fn request_leave(&self, force: bool) -> Result<u32, CommandError> {
+        let (mut asked, mut is_renewed) = (0, false);
+        loop {
+            asked += 1;
+            let failure = match self.dial.dial().await {
+                Ok(connected) => match request_leave_from(connected, force).await {
+                    Ok(left) => return Ok(left),
+                    Err(failure) => failure,
+                },
+                Err(error) if error.is_certificate_expired() && !is_renewed => {
+                    if !self.renew().await? {
+                        return Ok(0);
+                    }
+                    (asked, is_renewed) = (0, true);
+                    continue;
+                }
+                Err(error) => {
+                    if let Some(manager) = error.refused_by()
+                        && self.was_removed(manager).await
+                    {
+                        return Ok(0);
+                    }
+                    CommandError::new(ExitKind::Unreachable, NOT_LEFT, error, NO_MANAGER)
+                }
+            };
+            if asked >= self.dial.manager_count() || failure.kind != ExitKind::Unreachable {
+                return Err(failure);
+            }
+        }
+    }
+}
+
+/// A manager that refuses to renew the certificate refuses it again.
+fn renewal_failure(error: &RenewalError) -> CommandError {
+    let is_refusal = |status: &Status| {
+        matches!(status.code(), Code::PermissionDenied | Code::FailedPrecondition | Code::InvalidArgument)
+    };
+    let (kind, hint) = match error {
+        RenewalError::Refused { status, .. } if is_refusal(status) => (ExitKind::Denied, NOT_RENEWED),
+        _ => (ExitKind::Unreachable, NO_MANAGER),
+    };
+    CommandError::new(kind, NOT_LEFT, error_chain(error), hint)
 }
 
 async fn request_leave_from(connected: ManagerConnection, force: bool) -> Result<u32, CommandError> {
@@ -228,66 +247,4 @@ async fn clear(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use futures::FutureExt;
-    use futures::future::BoxFuture;
-    use tonic::{Code, Status};
-    use warren_proto::status::{NODE_REMOVED, NODE_UNKNOWN, OTHER_INCARNATION, Problem};
-    use warren_security::ConnectError;
-
-    use super::*;
-    use crate::session::{ManagerDialError, ManagerDialer};
-
-    /// Managers that refuse the certificate, with what each answers without it.
-    struct RefusingManagers {
-        answers: Vec<Option<Status>>,
-        dialled: Mutex<usize>,
-    }
-
-    impl ManagerDialer for RefusingManagers {
-        fn dial(&self) -> BoxFuture<'static, Result<ManagerConnection, ManagerDialError>> {
-            let mut dialled = self.dialled.lock().unwrap();
-            let manager = dialled.to_string();
-            *dialled += 1;
-            let refused = ManagerDialError::Insecure { manager, source: ConnectError::Revoked };
-            std::future::ready(Err(refused)).boxed()
-        }
-
-        fn manager_count(&self) -> usize {
-            self.answers.len()
-        }
-
-        fn check_node(
-            &self,
-            manager: String,
-            request: v1::CheckNodeRequest,
-        ) -> BoxFuture<'static, Option<Status>> {
-            assert_eq!(request, check());
-            std::future::ready(self.answers[manager.parse::<usize>().unwrap()].clone()).boxed()
-        }
-    }
-
-    fn check() -> v1::CheckNodeRequest {
-        v1::CheckNodeRequest { node_id: "n".to_owned(), version: Some(v1::AssignmentVersion::default()) }
-    }
-
-    async fn request_from(answers: Vec<Option<Status>>) -> Result<u32, CommandError> {
-        let dial: SharedDialer = Arc::new(RefusingManagers { answers, dialled: Mutex::default() });
-        request_leave(&dial, &check(), false).await
-    }
-
-    #[tokio::test]
-    async fn refused_node_has_left_only_if_a_manager_says_so() {
-        let status = |reason: &str| {
-            Some(Status::from(Problem::new(Code::FailedPrecondition, reason, "the manager's words")))
-        };
-        for reason in [NODE_REMOVED, NODE_UNKNOWN] {
-            let left = request_from(vec![None, status(OTHER_INCARNATION), status(reason)]).await;
-            assert_eq!(left.unwrap(), 0, "{reason}");
-        }
-        let refused = request_from(vec![None, status(OTHER_INCARNATION)]).await.unwrap_err();
-        assert_eq!(refused.kind, ExitKind::Unreachable);
-    }
-}
+mod tests;

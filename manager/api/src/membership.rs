@@ -148,6 +148,13 @@ impl membership_server::Membership for Api {
             let checked = checks(&self.read_latest().await?.state);
             checked.inspect_err(|refusal| log_rejection(refusal)).map_err(status_of)?;
         }
+        // Another machine has the node, like that of a manager: it is not to become this one.
+        let listed = self.store.read().state.node(&id).and_then(|node| node.key);
+        if listed.is_some_and(|key| key != request.key_hash()) {
+            let refused = another_key();
+            log_rejection(&refused.message());
+            return Err(refused);
+        }
         let command = Command::JoinNode { hash, id, name: name.clone(), description, taints, at };
         let joined = self.propose(command).await.map_err(|error| {
             log_rejection(&error);
@@ -231,8 +238,8 @@ impl membership_server::Membership for Api {
 }
 
 fn another_key() -> Status {
-    let message =
-        "the cluster lists another key for this node; with this one, the machine joins with a token";
+    let message = "the cluster lists another key for this node, which another machine has; to join, this machine needs \
+                   an empty data directory, which makes it a new node";
     Problem::new(Code::PermissionDenied, "ANOTHER_KEY", message).into()
 }
 

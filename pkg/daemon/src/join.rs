@@ -122,7 +122,9 @@ impl JoinRefusal {
             Code::InvalidArgument => (ExitKind::Usage, "correct it and try again"),
             // The message of the manager says what to do.
             Code::AlreadyExists => (ExitKind::Conflict, ""),
-            Code::PermissionDenied if reason.starts_with("TOKEN_") => (ExitKind::Denied, ""),
+            Code::PermissionDenied if reason.starts_with("TOKEN_") || reason == "ANOTHER_KEY" => {
+                (ExitKind::Denied, "")
+            }
             Code::NotFound => (ExitKind::NotFound, "list the nodes with `warren node ls`"),
             Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
                 (ExitKind::Denied, new_token.as_str())
@@ -172,7 +174,9 @@ mod tests {
         ] {
             assert_eq!(refused(code, reason).kind, exit, "{code:?}");
         }
-        assert_eq!(refused(Code::PermissionDenied, "TOKEN_EXHAUSTED").hint, "");
+        for reason in ["TOKEN_EXHAUSTED", "ANOTHER_KEY"] {
+            assert_eq!(refused(Code::PermissionDenied, reason).hint, "");
+        }
         let hint = refused(Code::PermissionDenied, "CLUSTER_MISMATCH").hint;
         assert_eq!(hint, "create a new token with `warren token create --role manager`");
     }

@@ -100,6 +100,11 @@ async fn certificate_is_not_renewed_for_another_key() {
     world.manager().store().propose(command).await.unwrap();
     let earlier = Problem::from(&renew(&world, machine.request()).await.unwrap_err());
     assert_eq!((earlier.code, earlier.reason.as_str()), (Code::PermissionDenied, "ANOTHER_KEY"));
+    // Nor does it become the node with a token.
+    let renamed = JoiningMachine { name: "n4".to_owned(), ..machine };
+    let refused = renamed.join(&world, &token(&world, None, None).await.secret).await.unwrap_err();
+    assert_eq!(Problem::from(&refused).reason, "ANOTHER_KEY");
+    assert_eq!(world.admin().await.nodes().get("n2").await.unwrap().id, node.identity().id());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tonic::{Request, Status};
-use warren_core::State;
 use warren_core::why::{
     CERTIFICATE, Cause, CertificateHolder, CertificateReport, LastCheck, Observations, Severity, WhyAnswer,
     WhyTarget, why,
 };
+use warren_core::{Refusal, State};
 use warren_proto::v1;
 use warren_store::problem::status_of;
 use warren_types::{Node, NodeId, NodeRole, ServiceId, TaskId, Timestamp, UserRole};
@@ -132,15 +132,17 @@ fn find_target(state: &State, role: UserRole, kind: &str, reference: &str) -> Re
     if kind != CERTIFICATE {
         return WhyTarget::find(state, parse_kind(kind)?, reference).map_err(status_of);
     }
-    let found = WhyTarget::find_certificate(state, reference);
-    let is_machine = matches!(&found, Ok(WhyTarget::Certificate(holder)) if holder.is_machine());
-    if role == UserRole::Admin || is_machine {
-        return found.map_err(status_of);
+    if role == UserRole::Admin {
+        return WhyTarget::find_certificate(state, reference).map_err(status_of);
     }
-    Err(Status::permission_denied(format!(
-        "no manager or node is named {reference:?}, and certificates of users need the role admin; the caller has the \
-         role {role}"
-    )))
+    let found = CertificateHolder::find_machine(state, reference).map(WhyTarget::Certificate);
+    found.map_err(|refusal| match refusal {
+        Refusal::NoCertificate { .. } => Status::permission_denied(format!(
+            "no manager or node is named {reference:?}, and certificates of users need the role admin; the caller has \
+             the role {role}"
+        )),
+        other => status_of(other),
+    })
 }
 
 /// The tasks whose reports matter, and the nodes.
@@ -200,8 +202,17 @@ mod tests {
 
     const AT: Timestamp = Timestamp(1);
 
-    /// The manager m1, the node n1 and the user ann.
+    /// The manager m1, the node n1, the user ann, and a node and a user bob.
     fn state() -> State {
+        let user = |number: u8, name: &str| Command::CreateUser {
+            id: UserId(Id(number.into())),
+            name: name.parse().unwrap(),
+            role: UserRole::Viewer,
+            login_hash: TokenHash([number; 32]),
+            login_expires_at: Timestamp(1000),
+            expires_at: None,
+            at: AT,
+        };
         let (ranges, feature_level) = (vec!["10.0.0.0/8".parse().unwrap()], FEATURE_LEVEL);
         let commands = [
             Command::CreateCluster { id: ClusterId(Id(1)), ranges, feature_level, at: AT },
@@ -221,15 +232,16 @@ mod tests {
                 taints: Default::default(),
                 at: AT,
             },
-            Command::CreateUser {
-                id: UserId(Id(5)),
-                name: "ann".parse().unwrap(),
-                role: UserRole::Viewer,
-                login_hash: TokenHash([1; 32]),
-                login_expires_at: Timestamp(1000),
-                expires_at: None,
+            Command::RegisterNode {
+                id: NodeId(Id(8)),
+                name: "bob".parse().unwrap(),
+                role: NodeRole::Worker,
+                description: NodeDescription::default(),
+                taints: Default::default(),
                 at: AT,
             },
+            user(5, "ann"),
+            user(6, "bob"),
         ];
         let mut state = State::new();
         for (index, command) in (1..).zip(&commands) {
@@ -251,6 +263,8 @@ mod tests {
             ("node/n1", tonic::Code::Ok, tonic::Code::Ok),
             ("ann", tonic::Code::Ok, tonic::Code::PermissionDenied),
             ("nobody", tonic::Code::NotFound, tonic::Code::PermissionDenied),
+            // Several have the name, as only administrators learn.
+            ("bob", tonic::Code::InvalidArgument, tonic::Code::Ok),
         ] {
             assert_eq!(
                 (code(UserRole::Admin, name), code(UserRole::Viewer, name)),

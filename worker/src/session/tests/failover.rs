@@ -319,7 +319,7 @@ impl ManagerDialer for ExpiredDialer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_with_expired_certificate_renews_it_and_asks_whether_it_was_removed() {
+async fn node_with_expired_certificate_wakes_its_renewal_and_asks_whether_it_was_removed() {
     let started = |answer| {
         let dialer = Arc::new(ExpiredDialer { answer });
         TestNode::with_dialer(DesiredState::default(), true, dialer, trust())

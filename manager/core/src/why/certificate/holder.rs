@@ -33,8 +33,25 @@ impl CertificateHolder {
     /// # Errors
     /// [`Refusal::NoCertificate`], [`Refusal::AmbiguousName`].
     pub fn find(state: &State, reference: &str) -> Result<Self, Refusal> {
+        Self::find_among(state, reference, |_| true)
+    }
+
+    /// The same among machines, as if there were no users.
+    ///
+    /// # Errors
+    /// As [`CertificateHolder::find`].
+    pub fn find_machine(state: &State, reference: &str) -> Result<Self, Refusal> {
+        Self::find_among(state, reference, |holder| holder.noun() != "user")
+    }
+
+    fn find_among(
+        state: &State,
+        reference: &str,
+        is_wanted: impl Fn(&Self) -> bool,
+    ) -> Result<Self, Refusal> {
         let (noun, name) = reference.split_once('/').unwrap_or(("", reference));
         let mut found = existing(state, noun, name);
+        found.retain(&is_wanted);
         let is_named = |holder: &Self| holder.name(state).as_deref() == Some(name);
         if found.iter().any(is_named) {
             found.retain(is_named);
@@ -43,7 +60,7 @@ impl CertificateHolder {
             [only] => Ok(*only),
             [] => {
                 let missing = || Refusal::NoCertificate { reference: reference.to_owned() };
-                former(state, noun, name).ok_or_else(missing)
+                former(state, noun, name).filter(is_wanted).ok_or_else(missing)
             }
             several => {
                 let shown = |holder: &Self| format!("certificate/{}/{name}", holder.noun());
@@ -51,11 +68,6 @@ impl CertificateHolder {
                 Err(Refusal::AmbiguousName { reference: reference.to_owned(), candidates })
             }
         }
-    }
-
-    /// Whether it is of a machine, not of a person or a program.
-    pub fn is_machine(&self) -> bool {
-        self.noun() != "user"
     }
 
     fn noun(&self) -> &'static str {

@@ -23,7 +23,7 @@ pub struct AuditLineView {
     code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Denied calls of this caller without a line.
+    /// Denied calls of this caller, or renewals of the object, without a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed: Option<u64>,
     /// Lines that could not be written before.

@@ -1,8 +1,8 @@
 //! Audit lines: a layer around authorization that records who called what, with which result. Handlers say on which
 //! object (`AuditedCall`).
 //!
-//! Recorded are all writes, the reads in `RECORDED_READS`, and all denied calls, the latter within the bounds of
-//! [`DenialLimiter`]. A call that another manager relays is recorded there: this manager only tells it the object.
+//! Recorded are all writes, the reads in `RECORDED_READS`, and all denied calls; the latter, and renewals without a
+//! certificate, within the bounds of [`DenialLimiter`]. A call that another manager relays is recorded there: this manager only tells it the object.
 
 mod read;
 
@@ -62,6 +62,11 @@ fn is_recorded(path: &str) -> bool {
         ) && !UNRECORDED.contains(&name))
 }
 
+/// Whether the method, as in lines, renews a certificate.
+fn is_renewal(method: &str) -> bool {
+    METHODS.iter().any(|(path, need)| matches!(need, RequiredRole::Renewal(_)) && method_name(path) == method)
+}
+
 fn millis_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -99,12 +104,9 @@ impl Auditor {
 
     async fn record_suppressed(&self, end: bool) {
         let suppressed = self.limiter().take_suppressed(Instant::now(), end);
-        for (caller, suppressed) in suppressed {
-            let outcome = AuditOutcome::Denied;
+        for summary in suppressed {
             let (time, manager) = (millis_now(), self.manager.to_string());
-            self.log
-                .record(AuditLine { caller, suppressed, outcome, time, manager, ..Default::default() })
-                .await;
+            self.log.record(AuditLine { time, manager, ..summary }).await;
         }
     }
 
@@ -113,13 +115,11 @@ impl Auditor {
     }
 
     async fn record(&self, line: AuditLine, key: DenialCaller) {
-        let is_anonymous = matches!(key, DenialCaller::Anonymous(_));
-        let is_bounded = match line.outcome {
-            AuditOutcome::Denied => true,
-            // Whoever reaches the port can try to join.
-            outcome => is_anonymous && outcome != AuditOutcome::Allowed,
+        let is_admitted = match bounded_by(&line, key) {
+            Some(key) => self.limiter().admit(key, &line),
+            None => true,
         };
-        if !is_bounded || self.limiter().admit(key, &line.caller) {
+        if is_admitted {
             self.log.record(line).await;
         }
     }
@@ -241,6 +241,22 @@ impl Drop for PendingLine {
     }
 }
 
+/// What bounds this line of the `caller`, if anything does.
+fn bounded_by(line: &AuditLine, caller: DenialCaller) -> Option<DenialCaller> {
+    let is_anonymous = matches!(caller, DenialCaller::Anonymous(_));
+    match line.outcome {
+        AuditOutcome::Denied => Some(caller),
+        // Whoever has a copy of the request can send it.
+        AuditOutcome::Allowed if is_anonymous && is_renewal(&line.method) => {
+            let AuditObject { kind, id, name, .. } = line.object.clone().unwrap_or_default();
+            Some(DenialCaller::Renewal(format!("{kind} {id} {name}")))
+        }
+        AuditOutcome::Allowed => None,
+        // Whoever reaches the port can try to join.
+        AuditOutcome::Failed | AuditOutcome::Unknown => is_anonymous.then_some(caller),
+    }
+}
+
 fn denial_key(peer: &Peer) -> DenialCaller {
     match peer {
         Peer::Anonymous { address } => DenialCaller::Anonymous(address.ip()),
@@ -280,5 +296,35 @@ fn show_caller(peer: &Peer, role: Option<CallerRole>, store: &Store) -> AuditCal
             }
         }
         Peer::Relayed { .. } => none,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_anybody_can_cause_are_bounded() {
+        use AuditOutcome::{Allowed, Denied, Failed};
+
+        let anonymous = DenialCaller::Anonymous(std::net::IpAddr::from([10u8, 0, 0, 7]));
+        let identified = DenialCaller::Identified("worker w1".to_owned());
+        let object =
+            AuditObject { kind: "node".into(), id: "1".into(), name: "n1".into(), ..Default::default() };
+        let of_node = DenialCaller::Renewal("node 1 n1".to_owned());
+        for (caller, method, outcome, expected) in [
+            (&anonymous, "Membership/Renew", Allowed, Some(&of_node)),
+            (&anonymous, "Users/Renew", Allowed, Some(&of_node)),
+            (&anonymous, "Membership/Join", Allowed, None),
+            (&anonymous, "Membership/Renew", Denied, Some(&anonymous)),
+            (&anonymous, "Membership/Join", Failed, Some(&anonymous)),
+            (&identified, "Membership/Renew", Allowed, None),
+            (&identified, "Services/Create", Failed, None),
+            (&identified, "Services/Create", Denied, Some(&identified)),
+        ] {
+            let (method, object) = (method.to_owned(), Some(object.clone()));
+            let line = AuditLine { method, object, outcome, ..AuditLine::default() };
+            assert_eq!(bounded_by(&line, caller.clone()).as_ref(), expected, "{line:?}");
+        }
     }
 }

@@ -183,8 +183,7 @@ impl membership_server::Membership for Api {
         let caller = AuditedCall::of(&request);
         let wrong = |why| status_of(Violation::new("certificateRequest", why));
         let certificate = CertificateRequest::parse(&request.get_ref().certificate_request).map_err(wrong)?;
-        // The request proves that its sender has the key from which the id follows; the certificate is of use to nobody
-        // else.
+        // The request was made with the key from which the id follows; the certificate is of use to nobody else.
         check_own_key(&request, &certificate.key_hash())?;
         let id = certificate.node_id();
         let published = self.read_latest().await?;
@@ -203,7 +202,8 @@ impl membership_server::Membership for Api {
         let lifetime = published.state.node_certificate_lifetime();
         let signed = authority.sign_node(NodeRole::Worker, &certificate, SystemTime::now(), lifetime);
         let certificate = signed.map_err(internal_error)?;
-        tracing::info!(%caller, node = %id, "certificate renewed");
+        // The audit has a bounded number of these.
+        tracing::debug!(%caller, node = %id, "certificate renewed");
         let authorities = authority.roots().pem().to_owned();
         Ok(Response::new(v1::RenewResponse { certificate, authorities }))
     }

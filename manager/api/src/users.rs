@@ -236,7 +236,7 @@ impl users_server::Users for Api {
         let caller = AuditedCall::of(&request);
         let CertificateRenewal { request: certificate, ttl, authority: adopted } =
             CertificateRenewal::parse(request.get_ref()).map_err(status_of)?;
-        // The request proves that its sender has the key; the certificate is of use to nobody else.
+        // The request was made with the key; the certificate is of use to nobody else.
         let (key, at) = (certificate.key_hash(), self.clock.now());
         check_own_key(&request, &key)?;
         // Without a leader as well, but then the key may be revoked: for no longer than a day.
@@ -263,7 +263,7 @@ impl users_server::Users for Api {
             let renewal = CaCommand::RecordRenewal { digest, holder, at };
             self.propose(Command::Ca(renewal)).await.map_err(status_of)?;
         }
-        tracing::info!(%caller, user = %holder.name, "certificate renewed");
+        tracing::debug!(%caller, user = %holder.name, "certificate renewed");
         Ok(Response::new(v1::RenewUserResponse { certificate: signed, authorities }))
     }
 

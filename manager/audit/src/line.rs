@@ -104,7 +104,7 @@ pub struct AuditLine {
     /// Reason code of an error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Denied calls of this caller that have no line of their own.
+    /// Denied calls of this caller, or renewals of the object, that have no line of their own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub suppressed: u64,
     /// Lines that could not be written before this one.

@@ -2,7 +2,8 @@
 //! object (`AuditedCall`).
 //!
 //! Recorded are all writes, the reads in `RECORDED_READS`, and all denied calls; the latter, and renewals without a
-//! certificate, within the bounds of [`DenialLimiter`]. A call that another manager relays is recorded there: this manager only tells it the object.
+//! certificate, within the bounds of [`DenialLimiter`]. A call that another manager relays is recorded there: this
+//! manager only tells it the object.
 
 mod read;
 

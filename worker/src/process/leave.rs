@@ -91,8 +91,8 @@ struct LeavingNode {
 }
 
 impl LeavingNode {
-    /// Whether the cluster does not have this node any more, as a manager says that refused it. The refusal is no proof:
-    /// a manager that lags refuses a node that joined again.
+    /// Whether the cluster does not have this node any more, as a manager says that refused it. The refusal is no
+    /// proof: a manager that lags refuses a node that joined again.
     async fn was_removed(&self, manager: &str) -> bool {
         let answer = self.dial.check_node(manager.to_owned(), self.check.clone()).await;
         answer.is_some_and(|status| SessionRejection::from_status(&status, false, true).is_some())

@@ -119,7 +119,7 @@ pub struct AuditArgs {
 #[command(group = ArgGroup::new("SETTING").required(true).multiple(true)
     .args(["max_replicas_per_service", "task_history_limit", "data_plane", "range_add", "verify_nodes",
         "verify_remove_after", "verify_timeout", "verify_check_add", "verify_check_rm", "default_user_namespace",
-        "node_certificate_lifetime", "autolock"]))]
+        "no_new_privileges", "node_certificate_lifetime", "autolock"]))]
 pub struct ClusterUpdateArgs {
     /// Refuse services with more replicas, unless their command has --yes [default: 10000]
     #[arg(long, value_name = "N")]
@@ -158,6 +158,10 @@ pub struct ClusterUpdateArgs {
     /// [default: host]
     #[arg(long, value_name = "KIND")]
     pub default_user_namespace: Option<UserNamespace>,
+    /// Prevent programs of services without --no-new-privileges from gaining privileges, as by setuid. A service takes
+    /// it when its task changes, or with `service update --force` [default: off]
+    #[arg(long, value_name = "on|off", value_parser = value::on_or_off)]
+    pub no_new_privileges: Option<bool>,
     /// How long certificates of nodes and managers are valid, from 1h to 365d; each machine renews its own after two
     /// thirds of that. Managers have shorter ones within a minute; else it counts from the next renewal of each machine
     /// [default: 90d]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use warren_types::{
-    Bytes, EndpointMode, ImageResolver, MilliCpu, NodeLabel, OnDisconnect, PullPolicy, RestartCondition,
-    Seccomp, Signal, UserNamespace,
+    Bytes, EndpointMode, ImageResolver, MilliCpu, NoNewPrivileges, NodeLabel, OnDisconnect, PullPolicy,
+    RestartCondition, Signal, UserNamespace,
 };
 
 use super::update_policy::{RollbackFlags, UpdateFlags};
-use super::value::{self, HttpTarget, ReplicaCount, Setting, setting};
+use super::value::{self, HttpTarget, ReplicaCount, SeccompSource, SecurityOption, Setting, setting};
 
 /// Flags that hold one value.
 #[derive(Debug, Clone, Args)]
@@ -168,19 +168,24 @@ pub struct PrivilegeFlags {
         long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
     )]
     pub privileged: Option<bool>,
-    /// Prevent processes from gaining privileges (no_new_privs)
+    /// Prevent processes from gaining privileges (no_new_privs): true or false [default: that of the cluster]
     #[arg(
-        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_parser = setting(str::parse::<NoNewPrivileges>)
     )]
-    pub no_new_privileges: Option<bool>,
+    pub no_new_privileges: Option<Setting<NoNewPrivileges>>,
     /// Let processes reach the metadata service of a cloud, 169.254.169.254, which often holds credentials
     #[arg(
         long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
     )]
     pub allow_metadata: Option<bool>,
-    /// Seccomp profile: default or unconfined [default: default]
-    #[arg(long, value_name = "PROFILE", value_parser = setting(str::parse::<Seccomp>))]
-    pub seccomp: Option<Setting<Seccomp>>,
+    /// Seccomp profile: default, unconfined, config/NAME for the profile in a config, or a file with one in Docker's
+    /// format, which becomes a config [default: default]
+    #[arg(long, value_name = "PROFILE", value_parser = setting(str::parse::<SeccompSource>))]
+    pub seccomp: Option<Setting<SeccompSource>>,
+    /// As in Docker: no-new-privileges[=BOOL], seccomp=FILE or seccomp=unconfined (repeatable)
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub security_opt: Vec<SecurityOption>,
     /// Users of the container: those of the node (host), or others without rights on the node, which no other task
     /// has (private) [default: that of the cluster]
     #[arg(long, value_name = "KIND", value_parser = setting(str::parse::<UserNamespace>))]

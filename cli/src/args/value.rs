@@ -7,6 +7,7 @@ mod mount;
 mod network;
 mod port;
 mod secret_object;
+mod security;
 mod setting;
 mod split;
 mod time;
@@ -24,6 +25,7 @@ pub use mount::{bind, tmpfs, volume};
 pub use network::NetworkChoice;
 pub use port::{PortList, PortRemoval, port, publish, unpublish};
 pub use secret_object::{config_mount, registry, secret_mount};
+pub use security::{SeccompSource, SecurityOption};
 pub use setting::{Setting, setting, text};
 pub use time::{TailLines, TokenTtl, event_start, since, tail, ttl};
 

@@ -54,6 +54,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         verify_check_add: check_add,
         verify_check_rm: check_rm,
         default_user_namespace,
+        no_new_privileges,
         node_certificate_lifetime,
         autolock,
     } = args.clone();
@@ -65,6 +66,7 @@ async fn update(global: &GlobalArgs, args: &ClusterUpdateArgs) -> Result<(), Com
         verification,
         admission_policy: None,
         default_user_namespace,
+        no_new_privileges,
         node_certificate_lifetime,
         range_add,
     };

@@ -7,8 +7,8 @@ use warren_client::Client;
 use warren_proto::convert::{data_plane, user_namespace};
 use warren_proto::v1;
 use warren_types::{
-    AdmissionPolicy, DataPlane, ImageResolver, NodeCheckOutcome, SecretObjectKind, ServiceSpec, Timestamp,
-    UserNamespace, UserRole, Violation,
+    AdmissionPolicy, DataPlane, ImageResolver, NoNewPrivileges, NodeCheckOutcome, SecretObjectKind, ServiceSpec,
+    Timestamp, UserNamespace, UserRole, Violation,
 };
 
 use crate::args::{GlobalArgs, OutputFormat};
@@ -80,6 +80,7 @@ fn checks(cluster: &ClusterState) -> Vec<CheckView> {
         privileges(cluster),
         policy(cluster),
         users_of_containers(cluster),
+        new_privileges(cluster),
         images(cluster),
         passwords(cluster),
         versions(cluster),
@@ -171,6 +172,20 @@ fn users_of_containers(cluster: &ClusterState) -> CheckView {
     check("users of containers", &Vec::from_iter(found), "root of containers is root of their nodes", hint)
 }
 
+fn new_privileges(cluster: &ClusterState) -> CheckView {
+    let is_on = cluster.info.settings.as_ref().and_then(|settings| settings.no_new_privileges);
+    let allowing = cluster.services.iter().filter(|spec| spec.task.no_new_privileges == NoNewPrivileges::Off);
+    let allowing = allowing.map(|spec| format!("in {}", spec.name)).collect();
+    let found = match is_on {
+        Some(false) => vec!["the default is off".to_owned()],
+        Some(true) => allowing,
+        None => Vec::new(),
+    };
+    let hint =
+        "`warren cluster update --no-new-privileges on` prevents it in services that do not say otherwise";
+    check("new privileges", &found, "programs of containers may gain privileges, as by setuid", hint)
+}
+
 fn images(cluster: &ClusterState) -> CheckView {
     let resolved_by_worker = |spec: &&ServiceSpec| spec.task.image_resolver() == ImageResolver::Worker;
     let tagged =
@@ -214,6 +229,7 @@ mod tests {
             data_plane: Some(v1::DataPlane::Wireguard.into()),
             verification: Some(v1::VerificationSettings { enabled: Some(true), ..Default::default() }),
             default_user_namespace: Some(v1::UserNamespace::Private.into()),
+            no_new_privileges: Some(true),
             ..Default::default()
         };
         let version = "1.2.0".to_owned();
@@ -250,7 +266,7 @@ mod tests {
     #[test]
     fn each_weakness_is_named() {
         type Case = (&'static str, fn(&mut ClusterState), &'static str);
-        let cases: [Case; 11] = [
+        let cases: [Case; 12] = [
             (
                 "traffic between nodes",
                 |cluster| {
@@ -314,6 +330,16 @@ mod tests {
                     cluster.info.settings.as_mut().unwrap().default_user_namespace = host;
                 },
                 "root of containers is root of their nodes: the default is host",
+            ),
+            (
+                "new privileges",
+                |cluster| cluster.info.settings.as_mut().unwrap().no_new_privileges = Some(false),
+                "programs of containers may gain privileges, as by setuid: the default is off",
+            ),
+            (
+                "new privileges",
+                |cluster| cluster.services[0].task.no_new_privileges = NoNewPrivileges::Off,
+                "programs of containers may gain privileges, as by setuid: in web",
             ),
             (
                 "images",

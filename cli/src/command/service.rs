@@ -4,6 +4,7 @@ mod create;
 pub mod ps;
 mod remove;
 mod scale;
+mod seccomp_files;
 mod spec;
 mod top;
 mod update;

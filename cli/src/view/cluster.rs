@@ -124,6 +124,9 @@ pub struct ClusterSettingsView {
     /// Also absent while it is host.
     #[serde(skip_serializing_if = "Option::is_none")]
     default_user_namespace: Option<UserNamespace>,
+    /// Also absent while it is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_new_privileges: Option<bool>,
     /// Also absent while it is the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_certificate_lifetime: Option<String>,
@@ -163,6 +166,7 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
             // `cluster policy show` prints it.
             admission_policy: _,
             default_user_namespace,
+            no_new_privileges,
             node_certificate_lifetime_ms,
             range_add: _,
         } = wire;
@@ -179,6 +183,7 @@ impl From<v1::ClusterSettings> for ClusterSettingsView {
             data_plane,
             verification,
             default_user_namespace,
+            no_new_privileges: no_new_privileges.filter(|is_on| *is_on),
             node_certificate_lifetime: lifetime.map(days),
         }
     }

@@ -453,7 +453,6 @@ mod tests {
               cpu: "0.25"
               memory: 0B
             privileged: false
-            noNewPrivileges: false
             seccomp: default
             readOnly: false
             restart:

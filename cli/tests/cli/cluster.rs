@@ -27,6 +27,11 @@ fn settings_are_changed_and_shown() {
     let text = person.ok(&["cluster", "update", "--default-user-namespace", "host"]);
     assert!(!text.contains("defaultUserNamespace"), "{text}");
     person.fails(2, &["cluster", "update", "--default-user-namespace", "none"]);
+    let text = person.ok(&["cluster", "update", "--no-new-privileges", "on"]);
+    assert!(text.ends_with("noNewPrivileges: true\n"), "{text}");
+    let text = person.ok(&["cluster", "update", "--no-new-privileges", "off"]);
+    assert!(!text.contains("noNewPrivileges"), "{text}");
+    person.fails(2, &["cluster", "update", "--no-new-privileges", "true"]);
     let text = person.ok(&["cluster", "update", "--node-certificate-lifetime", "30d"]);
     assert!(text.ends_with("nodeCertificateLifetime: 30d\n"), "{text}");
     let text = person.ok(&["cluster", "update", "--node-certificate-lifetime", "90d"]);

@@ -260,3 +260,24 @@ fn update_policy_is_sent_and_shown() {
         assert!(refused.contains(expected), "{flag}: {refused}");
     }
 }
+
+#[test]
+fn seccomp_profile_in_a_file_becomes_a_config() {
+    let person = CliUser::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("strict.json");
+    std::fs::write(&file, r#"{"defaultAction": "SCMP_ACT_ALLOW"}"#).unwrap();
+    let option = format!("--security-opt=seccomp={}", file.display());
+    for name in ["web", "api"] {
+        person.ok(&["service", "create", name, "--image=nginx", "--detach", &option]);
+    }
+    let profile = inspect(&person, "web")["spec"]["task"]["seccomp"].clone();
+    assert_eq!(inspect(&person, "api")["spec"]["task"]["seccomp"], profile);
+    let config = profile.as_str().unwrap().strip_prefix("config/seccomp-").unwrap().to_owned();
+    assert!(person.ok(&["config", "ls"]).contains(&config));
+    person.ok(&["service", "update", "web", "--detach", "--seccomp="]);
+    assert_eq!(inspect(&person, "web")["spec"]["task"]["seccomp"], "default");
+    std::fs::write(&file, "{}").unwrap();
+    let text = person.fails(2, &["service", "create", "new", "--image=nginx", "--detach", &option]);
+    assert!(text.contains("strict.json: defaultAction: is missing"), "{text}");
+}

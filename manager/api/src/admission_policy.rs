@@ -8,7 +8,8 @@ use warren_core::State;
 use warren_core::state::previous_revision;
 use warren_proto::Problem;
 use warren_types::{
-    ClusterSettings, Revision, Service, ServiceId, ServiceSpec, UserNamespace, UserRole, Violations,
+    ClusterSettings, NoNewPrivileges, Revision, Service, ServiceId, ServiceSpec, UserNamespace, UserRole,
+    Violations,
 };
 
 use super::methods::CallerRole;
@@ -29,14 +30,14 @@ pub(super) fn user_role<T>(request: &Request<T>) -> UserRole {
 pub(super) fn check_admission(role: UserRole, state: &State, spec: &ServiceSpec) -> Result<(), Problem> {
     let refused = with_settings(state, |settings| {
         let mut refused = settings.admission_policy.violations(role, spec);
-        check_user_namespace(role, settings, spec, &mut refused);
+        check_defaults(role, settings, spec, &mut refused);
         refused
     });
     not_admitted(spec, refused, "run")
 }
 
 /// Refuses a service that gives power over nodes, as it is or in an earlier revision, unless this role may run it. What
-/// has the users of the node by an earlier default is no such service: its next change takes the default of now.
+/// is weaker by an earlier default is no such service: its next change takes the default of now.
 ///
 /// # Errors
 /// As [`check_admission`].
@@ -49,7 +50,7 @@ pub(super) fn check_service_admission(role: UserRole, state: &State, id: &Servic
     let check = |spec: &ServiceSpec| {
         let refused = with_settings(state, |settings| {
             let mut refused = settings.admission_policy.privilege_violations(role, spec);
-            check_user_namespace(role, settings, spec, &mut refused);
+            check_defaults(role, settings, spec, &mut refused);
             refused
         });
         not_admitted(spec, refused, "run, change or enter")
@@ -105,16 +106,18 @@ fn with_settings<T>(state: &State, read: impl FnOnce(&ClusterSettings) -> T) -> 
     }
 }
 
-/// While the default is private, only administrators give containers the users of the node.
-fn check_user_namespace(
-    role: UserRole,
-    settings: &ClusterSettings,
-    spec: &ServiceSpec,
-    refused: &mut Violations,
-) {
+/// Only administrators choose what is weaker than a default of the cluster: the users of the node while it is private,
+/// and new privileges while it is without.
+fn check_defaults(role: UserRole, settings: &ClusterSettings, spec: &ServiceSpec, refused: &mut Violations) {
+    if role == UserRole::Admin {
+        return;
+    }
     let is_private = settings.default_user_namespace == UserNamespace::Private;
-    if role != UserRole::Admin && is_private && spec.task.user_namespace == Some(UserNamespace::Host) {
+    if is_private && spec.task.user_namespace == Some(UserNamespace::Host) {
         refused.add("task.userNamespace", "is host, and the default of the cluster is private");
+    }
+    if settings.no_new_privileges && spec.task.no_new_privileges == NoNewPrivileges::Off {
+        refused.add("task.noNewPrivileges", "is false, and the default of the cluster is on");
     }
 }
 
@@ -122,11 +125,14 @@ fn spec_of_revision(service: &Service, revision: &Revision) -> ServiceSpec {
     ServiceSpec { task: revision.task.clone(), ..(*service.spec).clone() }
 }
 
-/// As [`spec_of_revision`], with the users that the revision got when the default may have been another one: a rollback
-/// gives it the same again.
+/// As [`spec_of_revision`], with what the revision got when the defaults may have been others: a rollback gives it the
+/// same again.
 fn spec_of_rollback(service: &Service, target: &Revision) -> ServiceSpec {
     let mut spec = spec_of_revision(service, target);
     spec.task.user_namespace = Some(target.user_namespace);
+    if spec.task.no_new_privileges == NoNewPrivileges::Default {
+        spec.task.no_new_privileges = target.default_no_new_privileges.into();
+    }
     spec
 }
 
@@ -162,7 +168,7 @@ mod tests {
             let settings = ClusterSettings { default_user_namespace: default, ..ClusterSettings::default() };
             for (role, is_admitted) in [(UserRole::Operator, is_admitted), (UserRole::Admin, true)] {
                 let mut refused = Violations::default();
-                check_user_namespace(role, &settings, &spec, &mut refused);
+                check_defaults(role, &settings, &spec, &mut refused);
                 assert_eq!(refused.0.is_empty(), is_admitted, "{asked:?} {default:?}: {refused}");
             }
         }
@@ -181,6 +187,7 @@ mod tests {
             secret_objects: Vec::new(),
             labels: BTreeMap::new(),
             user_namespace,
+            default_no_new_privileges: user_namespace == UserNamespace::Private,
         };
         // The default was another one at that time.
         let service = Service {
@@ -203,7 +210,7 @@ mod tests {
         let violations = |role, default_user_namespace, target| {
             let settings = ClusterSettings { default_user_namespace, ..ClusterSettings::default() };
             let mut refused = Violations::default();
-            check_user_namespace(role, &settings, &spec_of_rollback(&service, target), &mut refused);
+            check_defaults(role, &settings, &spec_of_rollback(&service, target), &mut refused);
             refused.0.len()
         };
         let (host, private) = (&*service.history[0], &*service.history[1]);
@@ -211,5 +218,31 @@ mod tests {
         assert_eq!(violations(UserRole::Operator, UserNamespace::Private, private), 0);
         assert_eq!(violations(UserRole::Operator, UserNamespace::Host, host), 0);
         assert_eq!(violations(UserRole::Admin, UserNamespace::Private, host), 0);
+        let settings = ClusterSettings { no_new_privileges: true, ..ClusterSettings::default() };
+        for (target, expected) in [(host, 1), (private, 0)] {
+            let mut refused = Violations::default();
+            check_defaults(UserRole::Operator, &settings, &spec_of_rollback(&service, target), &mut refused);
+            assert_eq!(refused.0.len(), expected, "{refused}");
+        }
+    }
+
+    #[test]
+    fn operators_may_not_allow_what_the_default_prevents() {
+        let task = TaskSpec::new("nginx:1.27".parse().unwrap());
+        let mut spec = ServiceSpec::new("web".parse().unwrap(), task);
+        for (asked, is_on, is_admitted) in [
+            (NoNewPrivileges::Default, true, true),
+            (NoNewPrivileges::On, true, true),
+            (NoNewPrivileges::Off, false, true),
+            (NoNewPrivileges::Off, true, false),
+        ] {
+            spec.task.no_new_privileges = asked;
+            let settings = ClusterSettings { no_new_privileges: is_on, ..ClusterSettings::default() };
+            for (role, is_admitted) in [(UserRole::Operator, is_admitted), (UserRole::Admin, true)] {
+                let mut refused = Violations::default();
+                check_defaults(role, &settings, &spec, &mut refused);
+                assert_eq!(refused.0.is_empty(), is_admitted, "{asked:?} {is_on}: {refused}");
+            }
+        }
     }
 }

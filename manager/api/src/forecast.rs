@@ -19,6 +19,7 @@ use super::Api;
 use super::admission_policy::check_admission;
 use super::networks;
 use super::nodes::{self, NodeUpdate};
+use super::seccomp_profiles::check_profile_update;
 use super::secret_objects::{SecretObjectRequest, parse_kind};
 use super::services::{ServiceChange, admit_change, parse_updated_spec, started_tasks};
 use super::volumes::VolumeRequest;
@@ -116,7 +117,11 @@ impl Api {
             .ok_or_else(|| Problem::new(Code::InvalidArgument, "INVALID_ARGUMENT", "a write is empty"))?;
         Ok(match write {
             Write::CreateService(_) | Write::UpdateService(_) | Write::RemoveService(_) => {
-                return service_command(role, write, state, at);
+                let command = service_command(role, write, state, at)?;
+                if let Command::CreateService { spec, .. } | Command::UpdateService { spec, .. } = &command {
+                    self.check_seccomp_profile(state, spec)?;
+                }
+                return Ok(command);
             }
             Write::CreateNetwork(request) => {
                 let (id, name) = networks::parse(&request)?;
@@ -141,7 +146,9 @@ impl Api {
                 let v1::UpdateSecretObjectRequest { kind, reference, version, data } = request;
                 let kind = parse_kind(kind)?;
                 check_secret_object_data(Some(kind), &data).map_err(IntoProblem::into_problem)?;
-                let id = state.find_secret_object(kind, &reference).map_err(refused)?.id;
+                let object = state.find_secret_object(kind, &reference).map_err(refused)?;
+                check_profile_update(role, state, object, &data)?;
+                let id = object.id;
                 let data = self.secret_object_key.seal(id, &data);
                 Command::UpdateSecretObject { id, version, data, at }
             }

@@ -39,6 +39,7 @@ pub mod read;
 pub mod relay;
 pub mod relayed_caller;
 pub mod request_metrics;
+mod seccomp_profiles;
 pub mod secret_objects;
 pub mod services;
 pub mod tasks;

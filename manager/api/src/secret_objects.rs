@@ -19,8 +19,10 @@ use warren_types::{
 use zeroize::Zeroize;
 
 use super::Api;
+use super::admission_policy::user_role;
 use super::audited_call::AuditedCall;
 use super::paging::Page;
+use super::seccomp_profiles::check_profile_update;
 
 /// A parsed create request without the bytes.
 #[derive(Debug)]
@@ -132,12 +134,15 @@ impl secret_objects_server::SecretObjects for Api {
         &self,
         request: Request<v1::UpdateSecretObjectRequest>,
     ) -> Result<Response<v1::SecretObject>, Status> {
-        let caller = AuditedCall::of(&request);
+        let (caller, role) = (AuditedCall::of(&request), user_role(&request));
         let v1::UpdateSecretObjectRequest { kind, reference, version, data } = request.get_ref();
         let kind = parse_kind(*kind)?;
         caller.named(ObjectKind::SecretObject(kind), reference);
         check_secret_object_data(Some(kind), data).map_err(status_of)?;
-        let id = self.read_latest().await?.state.find_secret_object(kind, reference).map_err(status_of)?.id;
+        let published = self.read_latest().await?;
+        let object = published.state.find_secret_object(kind, reference).map_err(status_of)?;
+        check_profile_update(role, &published.state, object, data)?;
+        let id = object.id;
         let data = self.secret_object_key.seal(id, data);
         let command = Command::UpdateSecretObject { id, version: *version, data, at: self.clock.now() };
         let updated: Arc<SecretObject> = self.write(command).await?;

@@ -87,6 +87,9 @@ impl Api {
         let published = self.read_latest().await?;
         let state = &published.state;
         let service = admit_change(role, state, reference, change, allow_many_replicas)?;
+        if let ServiceChange::Spec { spec, .. } = change {
+            self.check_seccomp_profile(state, spec)?;
+        }
         let [next, held] = started_tasks(state, service, change);
         let name = &service.spec.name;
         tokio::try_join!(self.admit_started(state, name, next), self.admit_started(state, name, held))?;
@@ -210,6 +213,7 @@ impl services_server::Services for Api {
         // A policy is effective once it is set; administrators may lift it.
         let published = if role == UserRole::Admin { self.store.read() } else { self.read_latest().await? };
         check_admission(role, &published.state, &spec)?;
+        self.check_seccomp_profile(&published.state, &spec)?;
         self.admit_image(&published.state, &spec.name, &spec.task, None).await?;
         if !is_confirmed {
             published.state.check_replicas(spec.replicas(), None).map_err(status_of)?;

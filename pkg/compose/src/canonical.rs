@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::problem::{ComposeProblem, KeyPath, MAX_SUGGESTIONS, SourcePosition, similar};
-use crate::scalar::{duration_text, parse_bool, parse_duration, parse_size, split_words};
+use crate::scalar::{duration_text, parse_bool, parse_duration, parse_size, seccomp_file, split_words};
 use crate::schema::{SchemaNode, ShortForm, ValueForm};
 use crate::yaml::{
     MergeMode, ScalarType, WorkBudget, YamlEntry, YamlMap, YamlNode, YamlValue, parse_integer,
@@ -83,6 +83,14 @@ impl Canonicalizer<'_> {
             ValueForm::Pairs => pairs(node),
             ValueForm::Hosts => hosts(node),
             ValueForm::TextList => texts(node),
+            ValueForm::SecurityOptions => {
+                let YamlValue::List(items) = texts(node)? else { return Ok(no_items()) };
+                let absolute = |item: YamlNode| match item.as_text().and_then(seccomp_file) {
+                    Some(file) => YamlNode::text(&format!("seccomp:{}", self.absolute(file)), &item.at),
+                    None => item,
+                };
+                Ok(YamlValue::List(items.into_iter().map(absolute).collect()))
+            }
             ValueForm::TextOrList => texts(one_item(node)),
             ValueForm::PathOrList => {
                 let YamlValue::List(items) = texts(one_item(node))? else { return Ok(no_items()) };

@@ -58,7 +58,7 @@ fn merged_maps(base: YamlMap, over: YamlMap, form: ValueForm, schema: Option<&Sc
 /// Lists of texts have each text once; where one text may stand for a list, they are as given.
 fn appended(base: Vec<YamlNode>, over: Vec<YamlNode>, form: ValueForm) -> Vec<YamlNode> {
     let mut all = base;
-    if form != ValueForm::TextList {
+    if !matches!(form, ValueForm::TextList | ValueForm::SecurityOptions) {
         all.extend(over);
         return all;
     }

@@ -130,6 +130,12 @@ pub fn split_words(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
+/// The file of the security option `seccomp:FILE`; `None` for another one.
+pub fn seccomp_file(option: &str) -> Option<&str> {
+    let (name, value) = option.split_once(['=', ':'])?;
+    (name == "seccomp" && !matches!(value, "" | "unconfined" | "builtin")).then_some(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,6 +45,8 @@ pub enum ValueForm {
     FileMode,
     /// Items of text.
     TextList,
+    /// Items of text; `seccomp:FILE` has a path, relative to the directory of the file, as an absolute path.
+    SecurityOptions,
     /// One text or a list of them, as a list.
     TextOrList,
     /// One path or a list of them, as a list.

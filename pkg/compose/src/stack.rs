@@ -191,8 +191,21 @@ pub fn stack(project: &Project, name: &DnsLabel) -> Result<StackObjects, Vec<Com
     match creation_order(project) {
         Ok(order) => {
             let ordered = order.into_iter().filter_map(|name| Some((name, services.get(name)?)));
-            objects.services =
-                ordered.filter_map(|(key, fields)| service::service(key, fields, &names)).collect();
+            let built = ordered.filter_map(|(key, fields)| service::service(key, fields, &names));
+            let (services, profiles): (Vec<_>, Vec<_>) = built.unzip();
+            objects.services = services;
+            for profile in profiles.into_iter().flatten() {
+                if objects
+                    .secret_objects
+                    .iter()
+                    .any(|other| (other.kind, &other.name) == (profile.kind, &profile.name))
+                {
+                    let message =
+                        format!("the profile becomes the config {}, which is another one", profile.name);
+                    report.problems.borrow_mut().push(profile.defined.problem(message));
+                }
+                objects.secret_objects.push(profile);
+            }
         }
         Err(problem) => report.problems.borrow_mut().push(problem),
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 use warren_client::{Client, Error, TaskFilter};
 use warren_proto::v1;
-use warren_types::{Mount, MountSource, TaskId, TaskSpec, UserNamespace};
+use warren_types::{Mount, MountSource, NoNewPrivileges, Seccomp, TaskId, TaskSpec, UserNamespace};
 
 use crate::docker_error::DockerError;
 use crate::images::{familiar, split_tag};
@@ -429,6 +429,7 @@ impl ContainerView {
             "Sysctls": spec.sysctls, "ShmSize": spec.shm_size.map_or(0, |size| size.0), "Runtime": "runc",
             "StorageOpt": spec.storage_limit.map(|limit| json!({"size": limit.0.to_string()})),
             "UsernsMode": spec.user_namespace.map_or("", UserNamespace::as_str),
+            "SecurityOpt": security_options(spec),
         });
         let config = json!({
             "Hostname": spec.hostname, "User": container.user.unwrap_or_default(), "Tty": spec.tty,
@@ -450,6 +451,18 @@ impl ContainerView {
             },
         })
     }
+}
+
+/// As in `--security-opt`; `null` without any.
+fn security_options(spec: &TaskSpec) -> Option<Vec<String>> {
+    let switch = match spec.no_new_privileges {
+        NoNewPrivileges::Default => None,
+        NoNewPrivileges::On => Some("no-new-privileges".to_owned()),
+        NoNewPrivileges::Off => Some("no-new-privileges=false".to_owned()),
+    };
+    let seccomp = (spec.seccomp != Seccomp::Default).then(|| format!("seccomp={}", spec.seccomp));
+    let options: Vec<String> = switch.into_iter().chain(seccomp).collect();
+    (!options.is_empty()).then_some(options)
 }
 
 /// A duration as Docker writes it: `About a minute`.
@@ -478,6 +491,16 @@ fn human_duration(milliseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn security_options_are_those_of_the_task() {
+        let mut spec = TaskSpec::new("nginx".parse().unwrap());
+        assert_eq!(security_options(&spec), None);
+        spec.no_new_privileges = NoNewPrivileges::On;
+        spec.seccomp = "config/strict".parse().unwrap();
+        let shown = security_options(&spec).unwrap();
+        assert_eq!(shown, ["no-new-privileges", "seccomp=config/strict"]);
+    }
 
     #[test]
     fn durations_are_those_of_docker() {

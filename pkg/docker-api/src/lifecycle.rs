@@ -23,7 +23,7 @@ use crate::object_ids::ObjectIds;
 use crate::one_off::{self, OneOffContainer, find, has_started, id_of_service, is_ended, until};
 use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError, created, empty, ok};
-use crate::services::{create_volumes, new_id, with_login_warning};
+use crate::services::{create_profiles, create_volumes, new_id, with_login_warning};
 use crate::spec::ReceivedSpec;
 use crate::system::ClusterView;
 use create::ContainerCreateRequest;
@@ -57,8 +57,10 @@ pub async fn create(client: &Client, request: &DockerRequest) -> Answer {
     };
     let (ids, view) = futures::try_join!(ObjectIds::read(client), ClusterView::read(client))?;
     let own_node = view.own_node().map(|node| node.name.as_str());
-    let ReceivedSpec { spec, volumes, warnings, force: _ } = create::service(&name, body, own_node, &ids)?;
+    let received = create::service(&name, body, own_node, &ids)?;
+    let ReceivedSpec { spec, volumes, profiles, warnings, force: _ } = received;
     create_volumes(client, volumes).await?;
+    create_profiles(client, &profiles).await?;
     let service = client.services().create(ServiceId(new_id()), &spec).await?;
     created(&json!({"Id": id_of_service(&service.id), "Warnings": with_login_warning(warnings, request)}))
 }

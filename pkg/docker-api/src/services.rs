@@ -6,10 +6,10 @@ use hyper::StatusCode;
 use rand::RngExt;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
-use warren_client::{Client, EventQuery, EventStart, NewVolume, VolumeListOptions};
+use warren_client::{Client, EventQuery, EventStart, NewVolume, SeccompConfig, VolumeListOptions};
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
-use warren_types::{Id, ServiceId, VolumeId};
+use warren_types::{Id, SecretObjectId, ServiceId, VolumeId};
 
 use crate::docker_error::DockerError;
 use crate::model;
@@ -101,9 +101,10 @@ fn update_status(service: &v1::Service) -> Option<UpdateStatus> {
 pub async fn create(client: &Client, request: &DockerRequest) -> Answer {
     let docker: model::ServiceSpec = request.json()?;
     let ids = ObjectIds::read(client).await?;
-    let ReceivedSpec { spec, volumes, warnings, force: _ } = spec::from_docker(docker, &ids)?;
+    let ReceivedSpec { spec, volumes, profiles, warnings, force: _ } = spec::from_docker(docker, &ids)?;
     let warnings = with_login_warning(warnings, request);
     create_volumes(client, volumes).await?;
+    create_profiles(client, &profiles).await?;
     let service = client.services().create(ServiceId(new_id()), &spec).await?;
     created(&json!({"ID": service.id, "Warnings": warnings}))
 }
@@ -133,9 +134,10 @@ pub async fn update(client: &Client, reference: &str, request: &DockerRequest) -
         return Err(DockerError::new(StatusCode::CONFLICT, message));
     }
     let before = stored_service_spec(service.spec.unwrap_or_default())?;
-    let ReceivedSpec { spec, volumes, warnings, force } = spec::updated(&before, docker, &ids)?;
+    let ReceivedSpec { spec, volumes, profiles, warnings, force } = spec::updated(&before, docker, &ids)?;
     let warnings = with_login_warning(warnings, request);
     create_volumes(client, volumes).await?;
+    create_profiles(client, &profiles).await?;
     client.services().update(&service.id, &spec, Some(version), force).await?;
     ok(&json!({"Warnings": warnings}))
 }
@@ -167,6 +169,14 @@ pub async fn create_volumes(client: &Client, volumes: Vec<MountedVolume>) -> Res
         let (id, node) = (VolumeId(new_id()), String::new());
         let volume = NewVolume { id, name, driver, options, labels, node, reuse: false };
         client.volumes().create(volume).await?;
+    }
+    Ok(())
+}
+
+/// Creates the configs of seccomp profiles that do not exist.
+pub async fn create_profiles(client: &Client, profiles: &[SeccompConfig]) -> Result<(), DockerError> {
+    for profile in profiles {
+        client.ensure_seccomp_config(SecretObjectId(new_id()), profile).await?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
+use warren_client::SeccompConfig;
 use warren_types::{
     EndpointMode, NetworkAttachment, PublishMode, PublishedPort, ServiceMode, ServiceSpec, TaskNetworkMode,
     TaskSpec, UpdatePolicy, Violations,
@@ -31,6 +32,8 @@ pub struct ReceivedSpec {
     pub spec: ServiceSpec,
     /// Volumes that its mounts describe; to be created unless they exist.
     pub volumes: Vec<MountedVolume>,
+    /// Seccomp profiles that it contains; to be created as configs unless they exist.
+    pub profiles: Vec<SeccompConfig>,
     /// What was accepted and has no effect, each a sentence.
     pub warnings: Vec<String>,
     /// New tasks also if nothing changed.
@@ -123,7 +126,7 @@ fn read(docker: model::ServiceSpec, ids: &ObjectIds) -> Result<ReceivedSpec, Vio
     let update = policies::update_from_docker(&mut reader, "UpdateConfig", update_config);
     let rollback = policies::update_from_docker(&mut reader, "RollbackConfig", rollback_config);
     let (endpoint_mode, ports) = read_endpoint(&mut reader, endpoint_spec.unwrap_or_default());
-    let SpecReader { wrong, warnings, volumes } = reader;
+    let SpecReader { wrong, warnings, volumes, profiles } = reader;
     let (Some(name), Some(task), true) = (name, task, wrong.0.is_empty()) else { return Err(wrong) };
     let spec = ServiceSpec {
         labels: labels.unwrap_or_default(),
@@ -135,7 +138,7 @@ fn read(docker: model::ServiceSpec, ids: &ObjectIds) -> Result<ReceivedSpec, Vio
         rollback,
         ..ServiceSpec::new(name, task)
     };
-    Ok(ReceivedSpec { spec, volumes, warnings, force })
+    Ok(ReceivedSpec { spec, volumes, profiles, warnings, force })
 }
 
 /// A spec as Docker's clients see it, without what Docker cannot say.

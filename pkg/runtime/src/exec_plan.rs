@@ -16,6 +16,22 @@ use crate::spec::bits;
 
 /// Compiled filters in the cache. Containers with equal privileges share one.
 const MAX_FILTERS: usize = 64;
+/// The most instructions of a filter (`BPF_MAXINSNS`).
+const MAX_INSTRUCTIONS: usize = 4096;
+/// The largest error number of the kernel.
+const MAX_ERRNO: i32 = 4095;
+const EPERM: u32 = 1;
+/// What filters return (linux/seccomp.h).
+const ALLOW: i32 = 0x7fff_0000;
+const KILL_PROCESS: u32 = 0x8000_0000;
+/// Stands for the next part of a filter: `SECCOMP_RET_TRACE` with a number that no profile has.
+const PASS: u32 = 0x7ff0_ffff;
+/// Codes of instructions (linux/bpf_common.h): of a word of the call, of jumps, and of a constant that is returned.
+const LOAD: u16 = 0x20;
+const JUMP: u16 = 0x05;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_NOT_BELOW: u16 = 0x35;
+const RETURN: u16 = 0x06;
 
 /// The plan without process, program and input, from the OCI document of the container.
 ///
@@ -73,61 +89,111 @@ fn resource(kind: Kind) -> u32 {
     }
 }
 
-/// The filters of the profile: one for allowed calls, and one for each error that is not the default one. If
-/// two filters return an error, the one that was installed last wins.
+/// The filter of the profile, as one program: a profile need not allow that another one is installed.
 fn filters(profile: &oci::LinuxSeccomp) -> Result<Vec<Vec<u8>>, String> {
-    static COMPILED: Mutex<BTreeMap<String, Vec<Vec<u8>>>> = Mutex::new(BTreeMap::new());
+    static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let sources = sources(profile)?;
     let key = sources.iter().map(Value::to_string).collect::<String>();
     let kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     if let Some(kept) = kept {
-        return Ok(kept);
+        return Ok(vec![kept]);
     }
-    let compiled = sources.iter().map(compile).collect::<Result<Vec<_>, _>>()?;
+    let linked = link(&sources)?;
     let mut all = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if all.len() >= MAX_FILTERS {
         all.clear();
     }
-    all.insert(key, compiled.clone());
-    Ok(compiled)
+    all.insert(key, linked.clone());
+    Ok(vec![linked])
 }
 
-/// The filters in the input format of `seccompiler`.
+/// What a filter returns for an action, which orders them: the kernel takes the lowest of several (seccomp(2)); and the
+/// action in the input format of `seccompiler`.
+type FilterAction = (i32, Value);
+
+fn action(kind: Action, errno: Option<u32>) -> Result<FilterAction, String> {
+    let number = || match i32::try_from(errno.unwrap_or(EPERM)) {
+        Ok(number @ 0..=MAX_ERRNO) => Ok(number),
+        _ => Err(format!("{errno:?} is not an error number that a seccomp profile may return")),
+    };
+    Ok(match kind {
+        Action::ScmpActKillProcess => (i32::MIN, json!("kill_process")),
+        Action::ScmpActKill | Action::ScmpActKillThread => (0, json!("kill_thread")),
+        Action::ScmpActTrap => (0x0003_0000, json!("trap")),
+        Action::ScmpActErrno => (0x0005_0000 | number()?, json!({ "errno": number()? })),
+        Action::ScmpActTrace => (0x7ff0_0000 | number()?, json!({ "trace": number()? })),
+        Action::ScmpActLog => (0x7ffc_0000, json!("log")),
+        Action::ScmpActAllow => (ALLOW, json!("allow")),
+        Action::ScmpActNotify => return Err(format!("unsupported action in the seccomp profile: {kind:?}")),
+    })
+}
+
+/// One program for calls without a rule, which passes those that have one, and one for each action that is not to
+/// allow the call, the strictest first. All in the input format of `seccompiler`; [`PASS`] goes on with the next one.
 fn sources(profile: &oci::LinuxSeccomp) -> Result<Vec<Value>, String> {
-    if profile.default_action() != Action::ScmpActErrno {
-        return Err(format!(
-            "unsupported default action of the seccomp profile: {:?}",
-            profile.default_action()
-        ));
-    }
-    let default = profile.default_errno_ret().unwrap_or(1);
-    let mut allowed = Vec::new();
-    let mut others = Vec::new();
-    for syscall in profile.syscalls().iter().flatten() {
-        let names = syscall.names().iter().filter(|name| is_known(name));
-        match syscall.action() {
-            Action::ScmpActAllow => {
-                let arguments =
-                    syscall.args().iter().flatten().map(argument).collect::<Result<Vec<_>, _>>()?;
-                allowed.extend(names.map(|name| match arguments.is_empty() {
-                    true => json!({ "syscall": name }),
-                    false => json!({ "syscall": name, "args": arguments }),
-                }));
-            }
-            Action::ScmpActErrno if syscall.args().iter().flatten().next().is_none() => {
-                let refused: Vec<Value> = names.map(|name| json!({ "syscall": name })).collect();
-                let action = json!({ "errno": syscall.errno_ret().unwrap_or(1) });
-                if !refused.is_empty() {
-                    others.push(filter(json!("allow"), action, refused));
-                }
-            }
-            action => return Err(format!("unsupported action in the seccomp profile: {action:?}")),
+    let default = action(profile.default_action(), profile.default_errno_ret())?;
+    let mut by_action: BTreeMap<i32, (Value, Vec<Value>)> = BTreeMap::new();
+    let mut with_rules = Vec::new();
+    for (name, rules) in rules_by_call(profile, &default)? {
+        for ((order, action), conditions) in rules {
+            let rule = match conditions.is_empty() {
+                true => json!({ "syscall": name }),
+                false => json!({ "syscall": name, "args": conditions }),
+            };
+            with_rules.push(rule.clone());
+            by_action.entry(order).or_insert_with(|| (action, Vec::new())).1.push(rule);
         }
     }
-    // Passes calls for which another filter returns its own error; this one would return the default error.
-    let mut all = vec![filter(json!({ "errno": default }), json!("allow"), allowed)];
-    all.extend(others);
+    by_action.remove(&ALLOW);
+    let pass = || json!({ "trace": PASS & 0xffff });
+    let mut all = Vec::new();
+    if default.0 != ALLOW || by_action.is_empty() {
+        all.push(filter(default.1, pass(), with_rules));
+    }
+    all.extend(by_action.into_values().map(|(action, rules)| filter(pass(), action, rules)));
     Ok(all)
+}
+
+/// A rule: what it does, and the conditions that all have to hold.
+type CallRule = (FilterAction, Vec<Value>);
+
+/// The rules of each call, as runc and libseccomp read them: none that does what happens anyway, and none beside one
+/// without conditions.
+fn rules_by_call<'a>(
+    profile: &'a oci::LinuxSeccomp,
+    default: &FilterAction,
+) -> Result<BTreeMap<&'a str, Vec<CallRule>>, String> {
+    let mut calls: BTreeMap<&str, Vec<CallRule>> = BTreeMap::new();
+    for syscall in profile.syscalls().iter().flatten() {
+        let action = action(syscall.action(), syscall.errno_ret())?;
+        if action == *default {
+            continue;
+        }
+        let alternatives = alternatives(syscall.args().as_deref().unwrap_or_default())?;
+        for name in syscall.names().iter().filter(|name| is_known(name)) {
+            let known = calls.entry(name.as_str()).or_default();
+            if known.iter().any(|(_, conditions)| conditions.is_empty()) {
+                continue;
+            }
+            if alternatives.is_empty() {
+                *known = vec![(action.clone(), Vec::new())];
+            }
+            known.extend(alternatives.iter().map(|conditions| (action.clone(), conditions.clone())));
+        }
+    }
+    Ok(calls)
+}
+
+/// Lists of conditions of which one has to hold; none without conditions. If two are about the same argument, runc
+/// makes a rule of each.
+fn alternatives(arguments: &[oci::LinuxSeccompArg]) -> Result<Vec<Vec<Value>>, String> {
+    let conditions = arguments.iter().map(argument).collect::<Result<Vec<Value>, String>>()?;
+    let indexes: BTreeSet<usize> = arguments.iter().map(oci::LinuxSeccompArg::index).collect();
+    Ok(match conditions.len() {
+        0 => Vec::new(),
+        count if indexes.len() < count => conditions.into_iter().map(|condition| vec![condition]).collect(),
+        _ => vec![conditions],
+    })
 }
 
 fn filter(otherwise: Value, then: Value, rules: Vec<Value>) -> Value {
@@ -149,8 +215,27 @@ fn argument(argument: &oci::LinuxSeccompArg) -> Result<Value, String> {
     Ok(json!({ "index": index, "type": "qword", "op": op, "val": value }))
 }
 
-fn compile(source: &Value) -> Result<Vec<u8>, String> {
-    let program = compiled(source).ok_or("cannot compile the seccomp profile")?;
+/// The programs as one, each in the place of [`PASS`] in the one before; the last one allows there.
+fn link(sources: &[Value]) -> Result<Vec<u8>, String> {
+    let mut program = foreign_calls();
+    for (number, source) in sources.iter().enumerate() {
+        let mut part = compiled(source).ok_or("cannot compile the seccomp profile")?;
+        let (length, is_last) = (part.len(), number + 1 == sources.len());
+        for (place, instruction) in part.iter_mut().enumerate() {
+            if (instruction.code, instruction.k) == (RETURN, PASS) {
+                let rest = u32::try_from(length - place - 1).unwrap_or(u32::MAX);
+                (instruction.code, instruction.k) =
+                    if is_last { (RETURN, ALLOW.cast_unsigned()) } else { (JUMP, rest) };
+            }
+        }
+        program.extend(part);
+    }
+    if program.len() > MAX_INSTRUCTIONS {
+        let length = program.len();
+        return Err(format!(
+            "has {length} instructions as a filter, and the kernel takes {MAX_INSTRUCTIONS}"
+        ));
+    }
     // In the memory layout of `struct sock_filter` (linux/filter.h).
     let instruction = |one: &seccompiler::sock_filter| {
         let mut bytes = one.code.to_ne_bytes().to_vec();
@@ -159,6 +244,21 @@ fn compile(source: &Value) -> Result<Vec<u8>, String> {
         bytes
     };
     Ok(program.iter().flat_map(instruction).collect())
+}
+
+/// Kills what makes calls of x32, whose numbers are those of others with one more bit. No call has the number -1: a
+/// tracer sets it to skip one.
+fn foreign_calls() -> BpfProgram {
+    if !cfg!(target_arch = "x86_64") {
+        return Vec::new();
+    }
+    let instruction = |code, jt, jf, k| seccompiler::sock_filter { code, jt, jf, k };
+    vec![
+        instruction(LOAD, 0, 0, 0),
+        instruction(JUMP_IF_NOT_BELOW, 0, 2, 0x4000_0000),
+        instruction(JUMP_IF_EQUAL, 1, 0, u32::MAX),
+        instruction(RETURN, 0, 0, KILL_PROCESS),
+    ]
 }
 
 fn compiled(source: &Value) -> Option<BpfProgram> {
@@ -183,31 +283,4 @@ fn is_known(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::spec::default_profile;
-
-    #[test]
-    fn default_profile_compiles() {
-        let sources = sources(&default_profile()).unwrap();
-        assert_eq!(sources.len(), 2, "what is allowed, and clone3, which is not implemented");
-        assert_eq!(sources[1]["filter"]["match_action"]["errno"], 38);
-        let compiled = filters(&default_profile()).unwrap();
-        assert_eq!(compiled.len(), 2);
-        assert!(compiled.iter().all(|program| program.len().is_multiple_of(8) && program.len() > 32));
-        assert!(compiled[0].len() / 8 < 4096, "the kernel takes no longer one");
-        assert_eq!(filters(&default_profile()).unwrap(), compiled);
-    }
-
-    #[test]
-    fn unsupported_setting_is_reported() {
-        let mut profile = oci::LinuxSeccomp::default();
-        profile.set_default_action(Action::ScmpActKill);
-        assert!(filters(&profile).unwrap_err().contains("default action"));
-        let mut rule = oci::LinuxSyscall::default();
-        rule.set_names(vec!["read".to_owned()]).set_action(Action::ScmpActTrace);
-        profile.set_default_action(Action::ScmpActErrno).set_syscalls(Some(vec![rule]));
-        assert!(filters(&profile).unwrap_err().contains("unsupported action"));
-        assert!(is_known("read") && !is_known("no_such_call"));
-    }
-}
+mod tests;

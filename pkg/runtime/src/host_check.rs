@@ -43,12 +43,15 @@ impl HostFeatures {
         let capabilities = CapabilitySet::bounding(&status)
             .ok_or_else(|| io::Error::other("/proc/self/status has no CapBnd"))?;
         let release = kernel_release()?;
+        let kernel = major_minor(&release)
+            .ok_or_else(|| io::Error::other(format!("{release:?} is not a version of the kernel")))?;
         Ok(Self {
             unified_cgroups: cgroups.is_unified(),
             limits_swap: cgroups.limits_swap(),
-            recursive_read_only: major_minor(&release) >= Some(RECURSIVE_READ_ONLY),
+            recursive_read_only: kernel >= RECURSIVE_READ_ONLY,
             capabilities,
             architectures,
+            kernel,
         })
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct HostFeatures {
     pub capabilities: capabilities::CapabilitySet,
     /// Architectures of programs that may run.
     pub architectures: AllowedArchitectures,
+    /// The first two numbers of the version of the kernel.
+    pub kernel: (u32, u32),
 }
 
 /// A device in a container.
@@ -188,13 +190,15 @@ fn linux(
         linux.set_uid_mappings(Some(vec![ids])).set_gid_mappings(Some(vec![ids]));
     }
     let fenced = !spec.privileged;
+    let seccomp = match &spec.seccomp {
+        SeccompPolicy::Default => fenced.then(|| seccomp::profile(granted, host.architectures)),
+        SeccompPolicy::Unconfined => None,
+        SeccompPolicy::Profile(profile) => Some(seccomp::resolve(profile, granted, host.kernel)),
+    };
     linux
         .set_masked_paths(fenced.then(defaults::masked_paths))
         .set_readonly_paths(fenced.then(defaults::readonly_paths))
-        .set_seccomp(
-            (fenced && spec.seccomp == SeccompPolicy::Default)
-                .then(|| seccomp::profile(granted, host.architectures)),
-        );
+        .set_seccomp(seccomp);
     linux
 }
 

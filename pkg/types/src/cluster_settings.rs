@@ -34,6 +34,8 @@ pub struct ClusterSettings {
     pub admission_policy: AdmissionPolicy,
     /// The user namespace of services that name none, as of their newest revision.
     pub default_user_namespace: UserNamespace,
+    /// Programs get no new privileges in services that say nothing about it, as of their newest revision.
+    pub no_new_privileges: bool,
     /// How long certificates of nodes and managers are valid that are issued from now on.
     pub node_certificate_lifetime: Duration,
 }
@@ -47,6 +49,7 @@ impl Default for ClusterSettings {
             verification: VerificationSettings::default(),
             admission_policy: AdmissionPolicy::default(),
             default_user_namespace: UserNamespace::default(),
+            no_new_privileges: false,
             node_certificate_lifetime: DEFAULT_NODE_CERTIFICATE_LIFETIME,
         }
     }
@@ -67,6 +70,8 @@ pub struct ClusterSettingsChange {
     pub admission_policy: Option<AdmissionPolicy>,
     /// See [`ClusterSettings::default_user_namespace`].
     pub default_user_namespace: Option<UserNamespace>,
+    /// See [`ClusterSettings::no_new_privileges`].
+    pub no_new_privileges: Option<bool>,
     /// See [`ClusterSettings::node_certificate_lifetime`].
     pub node_certificate_lifetime: Option<Duration>,
     /// Address ranges that the cluster gets beside those that it has.
@@ -86,6 +91,7 @@ impl ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace,
+            no_new_privileges,
             node_certificate_lifetime,
             range_add: _,
         } = change;
@@ -96,6 +102,7 @@ impl ClusterSettings {
             verification: self.verification.changed(verification),
             admission_policy: admission_policy.as_ref().unwrap_or(&self.admission_policy).clone(),
             default_user_namespace: default_user_namespace.unwrap_or(self.default_user_namespace),
+            no_new_privileges: no_new_privileges.unwrap_or(self.no_new_privileges),
             node_certificate_lifetime: node_certificate_lifetime.unwrap_or(self.node_certificate_lifetime),
         };
         changed.validate().into_result(changed)
@@ -109,6 +116,7 @@ impl ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace: _,
+            no_new_privileges: _,
             node_certificate_lifetime: lifetime,
         } = self;
         let ranges = [
@@ -155,7 +163,10 @@ mod tests {
         let change = ClusterSettingsChange { node_certificate_lifetime: hour, ..Default::default() };
         let shorter = isolated.changed(&change).unwrap();
         assert_eq!(shorter.node_certificate_lifetime, Duration::from_secs(3600));
-        assert_eq!(shorter.changed(&ClusterSettingsChange::default()).unwrap(), shorter);
+        let change = ClusterSettingsChange { no_new_privileges: Some(true), ..Default::default() };
+        let restricted = shorter.changed(&change).unwrap();
+        assert!(restricted.no_new_privileges && !shorter.no_new_privileges);
+        assert_eq!(restricted.changed(&ClusterSettingsChange::default()).unwrap(), restricted);
     }
 
     #[test]

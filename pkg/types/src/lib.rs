@@ -30,6 +30,7 @@ pub mod object;
 pub mod public_key;
 pub mod quantity;
 pub mod raft;
+mod seccomp_profile;
 pub mod secret_object;
 pub mod signal;
 mod signature_key;
@@ -82,6 +83,10 @@ pub use object::{
 };
 pub use public_key::PublicKeyHash;
 pub use quantity::{Bytes, MilliCpu, Resources};
+pub use seccomp_profile::{
+    MAX_SECCOMP_PROFILE, SeccompAction, SeccompArchitecture, SeccompArchitectures, SeccompArgument,
+    SeccompCondition, SeccompOperator, SeccompProfile, SeccompRule,
+};
 pub use secret_object::{
     Login, NAMED_KEY_FORMAT, SealedData, SecretObject, SecretObjectKeyId, SecretObjectKind,
     SecretObjectVersion,
@@ -91,9 +96,9 @@ pub use signature_key::{ParseSignatureKeyError, SignatureKey};
 pub use spec::{
     Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
     HealthCheck, HostEntry, HttpHeader, ImageResolver, LifecycleHook, Limits, LogLimits, Mount, MountSource,
-    NetworkAttachment, NodeLabel, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe,
-    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy, Seccomp,
-    SecretObjectMount, ServiceMode, ServiceSpec, Taint, TaintEffect, TaintSelector, TaskNetworkMode,
+    NetworkAttachment, NoNewPrivileges, NodeLabel, OnDisconnect, Parallelism, Placement, PlacementPreference,
+    Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy,
+    Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, Taint, TaintEffect, TaintSelector, TaskNetworkMode,
     TaskSpec, UNVERIFIED_TAINT, Ulimit, UlimitName, UpdateOrder, UpdatePolicy, UserNamespace,
 };
 pub use state::{DesiredTaskState, Health, TaskExit, TaskState};

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::validate_labels;
 use crate::{
-    BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NodeId, NodeName,
-    NodeVerification, Placement, PublicKeyHash, PublishedPort, Resources, SecretObjectVersion, ServiceId,
-    ServiceSpec, Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy, UserNamespace,
-    Violations, VolumeName, WireGuardKey,
+    BoxedDefault, Bytes, DesiredTaskState, Health, ImageDigest, MemberId, NetworkId, NoNewPrivileges, NodeId,
+    NodeName, NodeVerification, Placement, PublicKeyHash, PublishedPort, Resources, SecretObjectVersion,
+    ServiceId, ServiceSpec, Taint, TaskExit, TaskId, TaskSpec, TaskState, Timestamp, UpdatePolicy,
+    UserNamespace, Violations, VolumeName, WireGuardKey,
 };
 
 /// A service: its spec, its revisions and the counters of its tasks.
@@ -159,18 +159,22 @@ pub struct Revision {
     /// Which users of the node those of its containers are: what the task asks for, or the default of the cluster at
     /// the creation of the revision.
     pub user_namespace: UserNamespace,
+    /// The default of the cluster at the creation of the revision is that programs get no new privileges, and the task
+    /// says nothing about it.
+    pub default_no_new_privileges: bool,
 }
 
 impl Revision {
     /// The task as its nodes get it, which do not know the defaults of the cluster.
     pub fn assigned_task(&self) -> Cow<'_, TaskSpec> {
-        match self.user_namespace {
-            UserNamespace::Private if self.task.user_namespace.is_none() => {
-                let user_namespace = Some(UserNamespace::Private);
-                Cow::Owned(TaskSpec { user_namespace, ..self.task.clone() })
-            }
-            UserNamespace::Host | UserNamespace::Private => Cow::Borrowed(&self.task),
+        let mut task = Cow::Borrowed(&self.task);
+        if self.user_namespace == UserNamespace::Private && self.task.user_namespace.is_none() {
+            task.to_mut().user_namespace = Some(UserNamespace::Private);
         }
+        if self.default_no_new_privileges {
+            task.to_mut().no_new_privileges = NoNewPrivileges::On;
+        }
+        task
     }
 }
 

@@ -42,7 +42,9 @@ pub use restart::{
     MAX_RESTART_DELAY, MAX_RESTART_WINDOW, MAX_RESTARTS, MIN_RESTART_DELAY, RestartCondition, RestartPolicy,
 };
 pub use secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
-pub use security::{Capability, Device, DeviceAccess, Seccomp, Ulimit, UlimitName, UserNamespace};
+pub use security::{
+    Capability, Device, DeviceAccess, NoNewPrivileges, Seccomp, Ulimit, UlimitName, UserNamespace,
+};
 pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_normalized_relative};
 pub use sysctl::sysctl_fault;
 pub use taint::{

@@ -12,10 +12,10 @@ use crate::{
     Bytes, Capability, Catalogue, CatalogueService, Device, DeviceAccess, DnsLabel, DnsSettings, Endpoint,
     EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, ImageResolver,
     LifecycleHook, Limits, LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId,
-    OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation, Protocol, PublishMode,
-    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp, SecretObjectMount,
-    ServiceMode, ServiceName, ServicePort, ServiceSpec, Signal, TaintSelector, TaskNetworkMode, TaskSpec,
-    Ulimit, UlimitName, UpdateOrder, UpdatePolicy, UserNamespace,
+    NoNewPrivileges, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation, Protocol,
+    PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp,
+    SecretObjectMount, ServiceMode, ServiceName, ServicePort, ServiceSpec, Signal, TaintSelector,
+    TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy, UserNamespace,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -234,7 +234,8 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
         (option::of(4096..1u64 << 40), option::of(1u64 << 20..1 << 40)),
         option::of(-1000..=1000),
     );
-    let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined]);
+    let own = Seccomp::Config("profile".parse().unwrap());
+    let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined, own]);
     let storage = (
         devices(),
         mounts(),
@@ -291,7 +292,11 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                 privileged,
                 cap_add,
                 cap_drop,
-                no_new_privileges,
+                no_new_privileges: match (no_new_privileges, tty) {
+                    (true, _) => NoNewPrivileges::On,
+                    (false, true) => NoNewPrivileges::Off,
+                    (false, false) => NoNewPrivileges::Default,
+                },
                 seccomp,
                 devices,
                 read_only,

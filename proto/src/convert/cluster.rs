@@ -27,6 +27,7 @@ impl From<&ClusterSettings> for v1::ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace,
+            no_new_privileges,
             node_certificate_lifetime,
         } = settings;
         Self {
@@ -37,6 +38,7 @@ impl From<&ClusterSettings> for v1::ClusterSettings {
             verification: Some(verification.to_wire()),
             admission_policy: Some(admission_policy.to_wire()),
             default_user_namespace: Some(default_user_namespace.to_wire()),
+            no_new_privileges: Some(*no_new_privileges),
             node_certificate_lifetime_ms: Some(node_certificate_lifetime.to_wire()),
         }
     }
@@ -51,6 +53,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             verification,
             admission_policy,
             default_user_namespace,
+            no_new_privileges,
             node_certificate_lifetime,
             range_add,
         } = change;
@@ -62,6 +65,7 @@ impl From<&ClusterSettingsChange> for v1::ClusterSettings {
             verification: or_default::to_wire(verification),
             admission_policy: admission_policy.to_wire(),
             default_user_namespace: default_user_namespace.to_wire(),
+            no_new_privileges: *no_new_privileges,
             node_certificate_lifetime_ms: node_certificate_lifetime.to_wire(),
         }
     }
@@ -81,6 +85,7 @@ impl WireForm<v1::ClusterSettings> for ClusterSettingsChange {
             verification,
             admission_policy,
             default_user_namespace,
+            no_new_privileges,
             node_certificate_lifetime_ms,
         } = wire;
         let range_add = read_field("rangeAdd", range_add)?;
@@ -97,6 +102,7 @@ impl WireForm<v1::ClusterSettings> for ClusterSettingsChange {
             verification,
             admission_policy,
             default_user_namespace,
+            no_new_privileges,
             node_certificate_lifetime,
             range_add,
         })

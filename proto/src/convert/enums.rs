@@ -1,8 +1,7 @@
 //! Enums.
 
 use warren_types::spec::{
-    FailureAction, ImageResolver, Propagation, PullPolicy, RestartCondition, Seccomp, UpdateOrder,
-    UserNamespace,
+    FailureAction, ImageResolver, Propagation, PullPolicy, RestartCondition, UpdateOrder, UserNamespace,
 };
 use warren_types::{
     Availability, CaPhase, DataPlane, DesiredTaskState, EndpointMode, Health, KeyPhase, NodeCheckOutcome,
@@ -67,7 +66,6 @@ enums! {
     PullPolicy { Missing Always Never } "missing, always or never";
     ImageResolver { Manager Worker } "manager or worker";
     RestartCondition { Any OnFailure None } "any, on-failure or none";
-    Seccomp { Default Unconfined } "default or unconfined";
     SecretObjectKind { Secret Config Credential } "secret, config or credential";
     Suffrage { Voter Learner } "voter or learner";
     TaskState {

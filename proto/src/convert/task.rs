@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use warren_types::spec::OnDisconnect;
+use warren_types::spec::{NoNewPrivileges, OnDisconnect, Seccomp};
 use warren_types::{
     Bytes, Device, DnsSettings, EnvVar, HealthCheck, HostEntry, LifecycleHook, Limits, LogLimits, MilliCpu,
     Mount, MountSource, NetworkAttachment, Resources, RestartPolicy, TaskNetworkMode, TaskSpec, Ulimit,
     Violation, Violations,
 };
 
-use super::fields::{FieldReader, millis};
+use super::fields::{FieldReader, millis, unknown_enum_value};
 use super::wire_form::{
     WireForm, convert_by_wire_form, field, or_default, read_field, required_messages, wire_form_by_convert,
     wire_structs,
@@ -22,7 +22,8 @@ wire_structs! {
         image, pull, command, args, env, container_labels, workdir, user, groups, hostname, hosts, tty, stdin, init,
         stop_signal, drain_delay_ms: drain_delay by drain_delay, stop_grace_ms: stop_grace by stop_grace,
         limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj,
-        privileged, cap_add, cap_drop, no_new_privileges, seccomp, devices, read_only, mounts, secrets, configs, health,
+        privileged, cap_add, cap_drop, no_new_privileges with new_privileges by privilege_gain,
+        seccomp with seccomp_config by seccomp_profile, devices, read_only, mounts, secrets, configs, health,
         restart by or_default, stop_after_ms: on_disconnect,
         logs by or_default, network by or_default, dns by or_default, allow_metadata, post_start, pre_stop,
         resolve_image, storage_limit_bytes: storage_limit, user_namespace
@@ -39,6 +40,63 @@ wire_structs! {
 convert_by_wire_form! { TaskSpec }
 required_messages! { TaskSpec as TaskSpec }
 wire_form_by_convert! { HealthCheck: HealthCheck::try_from; Mount: Mount::try_from; }
+
+/// A switch with three positions as two fields, of which neither is set by default.
+mod privilege_gain {
+    use super::{NoNewPrivileges, Violation, Violations};
+
+    pub fn to_wire(value: &NoNewPrivileges) -> bool {
+        *value == NoNewPrivileges::On
+    }
+
+    pub fn other_to_wire(value: &NoNewPrivileges) -> bool {
+        *value == NoNewPrivileges::Off
+    }
+
+    pub fn from_wire(is_on: bool, is_off: bool) -> Result<NoNewPrivileges, Violations> {
+        match (is_on, is_off) {
+            (false, false) => Ok(NoNewPrivileges::Default),
+            (true, false) => Ok(NoNewPrivileges::On),
+            (false, true) => Ok(NoNewPrivileges::Off),
+            (true, true) => {
+                Err(Violation::new("", "is set beside newPrivileges; leave one of them out").into())
+            }
+        }
+    }
+}
+
+/// A number, and the name of a config beside that of the default.
+mod seccomp_profile {
+    use super::{Seccomp, Violation, Violations, WireForm, unknown_enum_value, v1};
+
+    pub fn to_wire(value: &Seccomp) -> i32 {
+        let number = match value {
+            Seccomp::Default | Seccomp::Config(_) => v1::Seccomp::Default,
+            Seccomp::Unconfined => v1::Seccomp::Unconfined,
+        };
+        number.into()
+    }
+
+    pub fn other_to_wire(value: &Seccomp) -> String {
+        match value {
+            Seccomp::Default | Seccomp::Unconfined => String::new(),
+            Seccomp::Config(name) => name.to_string(),
+        }
+    }
+
+    pub fn from_wire(number: i32, config: String) -> Result<Seccomp, Violations> {
+        match (v1::Seccomp::try_from(number), config.as_str()) {
+            (Ok(v1::Seccomp::Default), "") => Ok(Seccomp::Default),
+            (Ok(v1::Seccomp::Unconfined), "") => Ok(Seccomp::Unconfined),
+            (Ok(v1::Seccomp::Default), _) => WireForm::from_wire(config).map(Seccomp::Config),
+            (Ok(v1::Seccomp::Unconfined), _) => {
+                let message = "is unconfined, and seccompConfig is set; leave one of them out";
+                Err(Violation::new("", message).into())
+            }
+            (Err(_), _) => Err(unknown_enum_value(number, "default or unconfined")),
+        }
+    }
+}
 
 impl WireForm<v1::StringList> for Vec<String> {
     fn to_wire(&self) -> v1::StringList {

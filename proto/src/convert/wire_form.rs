@@ -56,28 +56,38 @@ fn camel_case(name: &str) -> String {
 }
 
 /// Structs and messages with the same fields: `message field`, or `message field: struct field`. A field with
-/// `by module` is converted by the functions of that module. Fields after `beside` are in the message only.
+/// `by module` is converted by the functions of that module; one with `with other by module` is two fields of the
+/// message, of which `other_to_wire` of that module makes the other one. Fields after `beside` are in the message only.
 macro_rules! wire_structs {
     (@encode $value:ident) => { $value.to_wire() };
     (@encode $value:ident $module:ident) => { $module::to_wire($value) };
+    (@encode $value:ident with $pair:ident) => { $pair::to_wire($value) };
     (@decode $wire:ident) => { WireForm::from_wire($wire) };
     (@decode $wire:ident $module:ident) => { $module::from_wire($wire) };
+    (@decode $wire:ident with $other:ident $pair:ident) => { $pair::from_wire($wire, $other) };
     ($($type:ident as $message:ident {
-        $($wire:ident $(: $field:ident)? $(by $module:ident)?),*
+        $($wire:ident $(: $field:ident)? $(by $module:ident)? $(with $other:ident by $pair:ident)?),*
     } $(beside $($beside:ident),*)?;)*) => {$(
         impl WireForm<v1::$message> for $type {
             fn to_wire(&self) -> v1::$message {
                 let Self { $($($field:)? $wire),* } = self;
                 v1::$message {
-                    $($wire: wire_structs!(@encode $wire $($module)?),)*
+                    $($wire: wire_structs!(@encode $wire $($module)? $(with $pair)?),)*
+                    $($($other: $pair::other_to_wire($wire),)?)*
                     $($($beside: Default::default()),*)?
                 }
             }
 
             fn from_wire(wire: v1::$message) -> Result<Self, Violations> {
-                let v1::$message { $($wire,)* $($($beside: _),*)? } = wire;
+                let v1::$message { $($wire,)* $($($other,)?)* $($($beside: _),*)? } = wire;
                 let mut fields = FieldReader::default();
-                $(let $wire = field(&mut fields, stringify!($wire), wire_structs!(@decode $wire $($module)?));)*
+                $(
+                    let $wire = field(
+                        &mut fields,
+                        stringify!($wire),
+                        wire_structs!(@decode $wire $($module)? $(with $other $pair)?),
+                    );
+                )*
                 let built = || {
                     $(let $wire = $wire?;)*
                     Some(Self { $($($field:)? $wire),* })

@@ -40,6 +40,7 @@ mod e2e {
     pub mod node_restart;
     pub mod node_start;
     pub mod orphans;
+    pub mod privileges;
     pub mod published_files;
     pub mod pulls;
     pub mod recovery;

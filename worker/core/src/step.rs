@@ -330,10 +330,6 @@ fn has_volumes(task: &TaskAssignment) -> bool {
     task.spec.mounts.iter().any(|mount| matches!(mount.source, MountSource::Volume { .. }))
 }
 
-fn has_secret_objects(task: &TaskAssignment) -> bool {
-    !task.spec.secrets.is_empty() || !task.spec.configs.is_empty()
-}
-
 /// The image first, since it may take long; the rest while managers pin the digest. Volumes are filled from
 /// the image, so they come after that, and secrets are on the node no longer than needed. Only the start itself waits
 /// for a bootstrap service.
@@ -361,7 +357,7 @@ fn prepare_and_start(task: &TaskAssignment, found: &ObservedTask, now: Timestamp
         return NextStep::Settled;
     } else if has_volumes(task) && found.volumes != ResourceState::Present {
         Action::EnsureVolumes
-    } else if has_secret_objects(task) && found.secret_objects != ResourceState::Present {
+    } else if task.spec.has_secret_objects() && found.secret_objects != ResourceState::Present {
         Action::EnsureSecretObjects
     } else if found.container != ContainerState::Created {
         Action::EnsureContainer

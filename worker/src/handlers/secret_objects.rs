@@ -8,13 +8,17 @@ mod task_dirs;
 mod template;
 pub(crate) mod tmpfs;
 
+use std::fs;
 use std::io;
 use std::sync::Arc;
 
 use warren_image::InvalidReference;
 use warren_runtime::{ContainerMount, ContainerMountSource, ContainerUser, Error as RuntimeError, Runtime};
 use warren_types::spec::{SecretObjectMount, TaskSpec};
-use warren_types::{IdRange, SecretObjectKind, SecretObjectName, TaskAssignment, TaskId, TemplateValues};
+use warren_types::{
+    IdRange, SeccompProfile, SecretObjectKind, SecretObjectName, TaskAssignment, TaskId, TemplateValues,
+    Violations,
+};
 use zeroize::Zeroizing;
 
 use crate::handlers::images;
@@ -23,6 +27,9 @@ use crate::handlers::user_namespaces::{UserNamespaceError, UserNamespaces, is_pr
 use task_dirs::{FileOwner, SecretFile, TaskSecretDirs};
 use template::TemplateError;
 use tmpfs::{SecretTmpfs, SecretTmpfsError};
+
+/// The file of a task's seccomp profile, which is not mounted.
+const SECCOMP_FILE: &str = "seccomp";
 
 /// Whether the node has a task.
 pub(crate) type HasTask<'a> = &'a (dyn for<'t> Fn(&'t TaskId) -> bool + Send + Sync);
@@ -38,6 +45,12 @@ pub(crate) trait SecretObjects: Send + Sync {
         task: &TaskAssignment,
         values: &TemplateValues<'_>,
     ) -> Result<Vec<ContainerMount>, SecretObjectsError>;
+
+    /// The seccomp profile that the task has in a config, once its files exist; `None` if it has none of its own.
+    async fn seccomp_profile(
+        &self,
+        task: &TaskAssignment,
+    ) -> Result<Option<SeccompProfile>, SecretObjectsError>;
 
     /// Removes the files of a task, if any.
     async fn remove(&self, task: &TaskId) -> Result<(), SecretObjectsError>;
@@ -76,6 +89,8 @@ pub(crate) enum SecretObjectsError {
         "{field}: user and group must be less than 65536 in a user namespace of its own; here {uid} and {gid}"
     )]
     NoSuchUser { field: String, uid: u32, gid: u32 },
+    #[error("task.seccomp: config {name}: {source}")]
+    Seccomp { name: SecretObjectName, source: Violations },
     #[error(transparent)]
     Users(#[from] UserNamespaceError),
     #[error("task.image: {0}")]
@@ -106,6 +121,7 @@ impl SecretObjectsError {
             Self::Fetch(SecretFetchError::VersionGone(_))
             | Self::Template { .. }
             | Self::NoSuchUser { .. }
+            | Self::Seccomp { .. }
             | Self::Image(_) => false,
             Self::Runtime(error) => error.is_transient(),
             _ => true,
@@ -171,6 +187,15 @@ fn object_mounts(spec: &TaskSpec) -> Vec<ObjectMount<'_>> {
         .collect()
 }
 
+fn find_object<'a>(
+    delivered: &'a [FetchedObject],
+    kind: SecretObjectKind,
+    name: &SecretObjectName,
+) -> Result<&'a FetchedObject, SecretObjectsError> {
+    let sent = delivered.iter().find(|sent| (sent.kind, &sent.name) == (kind, name));
+    sent.ok_or_else(|| SecretObjectsError::Missing { kind, name: name.clone() })
+}
+
 impl TmpfsSecretObjects {
     /// Builds the files of a task from fetched secret objects.
     fn fetch_files(
@@ -183,8 +208,7 @@ impl TmpfsSecretObjects {
         let file = |desired: ObjectMount<'_>| {
             let (kind, SecretObjectMount { source: name, uid, gid, template, .. }) =
                 (desired.kind, desired.mount);
-            let sent = delivered.iter().find(|sent| (sent.kind, &sent.name) == (kind, name));
-            let sent = sent.ok_or_else(|| SecretObjectsError::Missing { kind, name: name.clone() })?;
+            let sent = find_object(delivered, kind, name)?;
             let bytes = match template {
                 false => Zeroizing::new(sent.bytes.to_vec()),
                 true => {
@@ -205,7 +229,12 @@ impl TmpfsSecretObjects {
             let owner = FileOwner { uid, gid };
             Ok(SecretFile { name: desired.file_name(), owner, mode: desired.mode(), bytes })
         };
-        object_mounts(&task.spec).into_iter().map(file).collect()
+        let profile = task.spec.seccomp.config().map(|name| -> Result<_, SecretObjectsError> {
+            let sent = find_object(delivered, SecretObjectKind::Config, name)?;
+            let (name, owner) = (SECCOMP_FILE.to_owned(), FileOwner { uid: 0, gid: 0 });
+            Ok(SecretFile { name, owner, mode: 0o400, bytes: Zeroizing::new(sent.bytes.to_vec()) })
+        });
+        object_mounts(&task.spec).into_iter().map(file).chain(profile).collect()
     }
 
     /// Default owner of the files.
@@ -265,6 +294,17 @@ impl SecretObjects for TmpfsSecretObjects {
             self.run_blocking("written", move |folders| folders.write(&id, &files)).await?;
         }
         Ok(self.mounts(task))
+    }
+
+    async fn seccomp_profile(
+        &self,
+        task: &TaskAssignment,
+    ) -> Result<Option<SeccompProfile>, SecretObjectsError> {
+        let Some(name) = task.spec.seccomp.config() else { return Ok(None) };
+        let id = task.id;
+        let json = self.run_blocking("read", move |folders| fs::read(folders.path(&id).join(SECCOMP_FILE)));
+        let parsed = SeccompProfile::parse(&json.await?);
+        parsed.map(Some).map_err(|source| SecretObjectsError::Seccomp { name: name.clone(), source })
     }
 
     async fn remove(&self, task: &TaskId) -> Result<(), SecretObjectsError> {

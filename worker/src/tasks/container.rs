@@ -137,6 +137,7 @@ mod tests {
             sources,
             secret_objects: objects,
             users: None,
+            seccomp: None,
         }
     }
 

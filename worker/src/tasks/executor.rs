@@ -314,6 +314,7 @@ impl ActionExecutor {
             sources: sources.paths.clone(),
             secret_objects: job.prepared.secret_objects.clone().unwrap_or_default(),
             users,
+            seccomp: self.secret_objects.seccomp_profile(task).await?,
         };
         let spec = spec::container_spec(task, &expanded.spec, job.attempt, self.cluster, &joined)?;
         let made = self.runtime.ensure_created(&spec).await;

@@ -2,6 +2,7 @@
 
 use warren_types::{Id, ServiceId};
 
+use super::seccomp_files::SeccompFiles;
 use super::spec;
 use super::warning::{warn_of_local_ports, warn_of_shadowed_instance};
 use crate::args::{GlobalArgs, OutputFormat, ServiceCreateArgs};
@@ -16,10 +17,12 @@ pub async fn run(global: &GlobalArgs, args: ServiceCreateArgs) -> Result<(), Com
     let name = args.name.as_ref().or(args.positional_name.as_ref()).cloned().unwrap_or_default();
     let what = format!("service {name} was not created");
     let env = environment::read(&args.additions, &what)?;
-    let spec =
-        spec::create(&name, &args, &env).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
+    let profiles = SeccompFiles::read(&args.spec.privileges, &what)?;
+    let spec = spec::create(&name, &args, &env, &profiles);
+    let spec = spec.map_err(|fields| CommandError::invalid_fields(&what, fields))?;
 
     let client = connect(global, &what).await?;
+    profiles.create(&client, &what).await?;
     // Chosen once: the server recognizes a repeated create by the id.
     let id = ServiceId(Id(rand::random()));
     let created = client.services().allow_many_replicas(args.yes).create(id, &spec).await;

@@ -15,17 +15,24 @@ use warren_proto::convert::replicas;
 use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE};
 use warren_types::{
     Capability, Constraint, EnvVar, ImageResolver, LifecycleHook, LogLimits, MilliCpu, MountSource,
-    OnDisconnect, PublishedPort, PullPolicy, Resources, RestartPolicy, Seccomp, SecretObjectMount,
-    ServiceMode, ServiceSpec, TaskNetworkMode, TaskSpec, Violations,
+    NoNewPrivileges, OnDisconnect, PublishedPort, PullPolicy, Resources, RestartPolicy, Seccomp,
+    SecretObjectMount, ServiceMode, ServiceSpec, TaskNetworkMode, TaskSpec, Violations,
 };
 
+use super::seccomp_files::SeccompFiles;
 use crate::args::lists::{ListAdditions, ListRemovals, MountArgs};
 use crate::args::spec::{LifecycleFlags, PrivilegeFlags, ProcessFlags, ResourceFlags, ScaleFlags, SpecArgs};
-use crate::args::value::{ModeName, PortList, Setting};
+use crate::args::value::{ModeName, PortList, SeccompSource, SecurityOption, Setting};
 use crate::args::{ServiceCreateArgs, ServiceUpdateArgs};
 
-/// The spec of a new service, or all violations with request paths. `env` merges files and flags.
-pub fn create(name: &str, args: &ServiceCreateArgs, env: &[EnvVar]) -> Result<ServiceSpec, Violations> {
+/// The spec of a new service, or all violations with request paths. `env` merges files and flags; `profiles` has the
+/// files of seccomp profiles.
+pub fn create(
+    name: &str,
+    args: &ServiceCreateArgs,
+    env: &[EnvVar],
+    profiles: &SeccompFiles,
+) -> Result<ServiceSpec, Violations> {
     let ServiceCreateArgs {
         positional_name: _,
         name: _,
@@ -52,7 +59,7 @@ pub fn create(name: &str, args: &ServiceCreateArgs, env: &[EnvVar]) -> Result<Se
         )
     };
     let mut draft = SpecDraft { spec: blank, resets: ResetFlags::default(), violations: wrong };
-    draft.settings(settings);
+    draft.settings(settings, profiles);
     if !lists.network.is_empty() {
         draft.spec.task.network = TaskNetworkMode::Networks(Vec::new());
     }
@@ -69,6 +76,7 @@ pub fn change(
     spec: &ServiceSpec,
     args: &ServiceUpdateArgs,
     env: &[EnvVar],
+    profiles: &SeccompFiles,
 ) -> Result<ServiceSpec, Violations> {
     let ServiceUpdateArgs {
         service: _,
@@ -89,7 +97,7 @@ pub fn change(
         let message = format!("{both} is both added and dropped; give one of the two");
         draft.violations.add("spec.task.capAdd", message);
     }
-    draft.settings(settings);
+    draft.settings(settings, profiles);
     draft.remove(removed);
     draft.add(&added.0, env);
     draft.health(&settings.health, &added.0.health_header);
@@ -156,13 +164,13 @@ impl SpecDraft {
         self.violations.into_result(self.spec)
     }
 
-    fn settings(&mut self, args: &SpecArgs) {
+    fn settings(&mut self, args: &SpecArgs, profiles: &SeccompFiles) {
         // The health check follows the lists, since its port may be one that they publish.
         let SpecArgs { scale, process, resources, privileges, health: _, lifecycle, update, rollback } = args;
         self.scale(scale);
         self.process(process);
         self.resources(resources);
-        self.privileges(privileges);
+        self.privileges(privileges, profiles);
         self.lifecycle(lifecycle);
         update_policy::update(&mut self.resets, update, &mut self.spec.update);
         update_policy::rollback(&mut self.resets, rollback, &mut self.spec.rollback);
@@ -264,22 +272,48 @@ impl SpecDraft {
         emptied.set_optional("--oom-score-adj", oom_score_adj, &mut task.oom_score_adj);
     }
 
-    fn privileges(&mut self, flags: &PrivilegeFlags) {
+    fn privileges(&mut self, flags: &PrivilegeFlags, profiles: &SeccompFiles) {
         let PrivilegeFlags {
             privileged,
             no_new_privileges,
             allow_metadata,
             seccomp,
+            security_opt,
             user_namespace,
             read_only,
         } = flags;
         let task = &mut self.spec.task;
         task.privileged = privileged.unwrap_or(task.privileged);
-        task.no_new_privileges = no_new_privileges.unwrap_or(task.no_new_privileges);
+        let given = &mut task.no_new_privileges;
+        self.resets.set("--no-new-privileges", no_new_privileges, given, NoNewPrivileges::default());
         task.allow_metadata = allow_metadata.unwrap_or(task.allow_metadata);
-        self.resets.set("--seccomp", seccomp, &mut task.seccomp, Seccomp::default());
         self.resets.set_optional("--user-namespace", user_namespace, &mut task.user_namespace);
         task.read_only = read_only.unwrap_or(task.read_only);
+        match seccomp {
+            None => {}
+            Some(Setting::Set(source)) => self.seccomp(source, profiles),
+            Some(Setting::Default) => {
+                self.resets.0.push("--seccomp");
+                self.spec.task.seccomp = Seccomp::Default;
+            }
+        }
+        for option in security_opt {
+            match option {
+                SecurityOption::NoNewPrivileges(asked) => self.spec.task.no_new_privileges = *asked,
+                SecurityOption::Seccomp(source) => self.seccomp(source, profiles),
+            }
+        }
+    }
+
+    fn seccomp(&mut self, source: &SeccompSource, profiles: &SeccompFiles) {
+        let seccomp = match source {
+            SeccompSource::Named(seccomp) => Some(seccomp.clone()),
+            SeccompSource::File(path) => profiles.config(path).cloned().map(Seccomp::Config),
+        };
+        match seccomp {
+            Some(seccomp) => self.spec.task.seccomp = seccomp,
+            None => self.violations.add("spec.task.seccomp", "is a file that was not read"),
+        }
     }
 
     fn lifecycle(&mut self, flags: &LifecycleFlags) {

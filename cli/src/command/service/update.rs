@@ -4,6 +4,7 @@ use warren_client::Client;
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1;
 
+use super::seccomp_files::SeccompFiles;
 use super::spec;
 use super::warning::warn_of_local_ports;
 use crate::args::{GlobalArgs, ListingArgs, OutputFormat, ServiceRollbackArgs, ServiceUpdateArgs};
@@ -19,13 +20,14 @@ use crate::watch;
 pub async fn run(global: &GlobalArgs, args: ServiceUpdateArgs) -> Result<(), CommandError> {
     let what = format!("service {} was not updated", args.service);
     let env = environment::read(&args.additions.0, &what)?;
+    let profiles = SeccompFiles::read(&args.spec.privileges, &what)?;
     let client = connect(global, &what).await?;
     let found = super::fetch_service(&client, &args.service, &what).await?;
     let is_alone = args.resume || args.rollback;
     let old = found.spec.clone().ok_or_else(|| CommandError::unreadable_answer(&what, "it has no spec"))?;
     let old = stored_service_spec(old).map_err(|fields| CommandError::unreadable_answer(&what, fields))?;
-    let new =
-        spec::change(&old, &args, &env).map_err(|fields| CommandError::invalid_fields(&what, fields))?;
+    let new = spec::change(&old, &args, &env, &profiles);
+    let new = new.map_err(|fields| CommandError::invalid_fields(&what, fields))?;
     if is_alone && new != old {
         let why = "--resume and --rollback cannot be combined with changes";
         let hint = "give them alone; a change starts an update of its own";
@@ -46,6 +48,7 @@ pub async fn run(global: &GlobalArgs, args: ServiceUpdateArgs) -> Result<(), Com
     }
     let desired = apply_change(&client, &found, args.detach, &what).await?;
     let desired = desired.map(|goal| ServiceGoal { quiet: args.quiet, ..goal });
+    profiles.create(&client, &what).await?;
     let services = client.services().allow_many_replicas(args.yes);
     let updated = services.update(&found.id, &new, Some(found.version), args.force).await;
     let updated = updated

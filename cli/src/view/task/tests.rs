@@ -150,7 +150,6 @@ fn documents_have_everything_and_keep_their_shape() {
       init: false
       stopGrace: 10s
       privileged: false
-      noNewPrivileges: false
       seccomp: default
       readOnly: false
       restart:

@@ -47,6 +47,8 @@ fn compare_settings(changes: &mut FieldChanges, before: &Cluster, after: &Cluste
     changes.compare("dataPlane", from.data_plane, to.data_plane, |it| it.as_str().to_owned());
     let namespaces = (from.default_user_namespace, to.default_user_namespace);
     changes.compare("defaultUserNamespace", namespaces.0, namespaces.1, |it| it.as_str().to_owned());
+    let switches = (from.no_new_privileges, to.no_new_privileges);
+    changes.compare("noNewPrivileges", switches.0, switches.1, bool::to_string);
     let lifetimes = (from.node_certificate_lifetime, to.node_certificate_lifetime);
     changes.compare("nodeCertificateLifetime", lifetimes.0, lifetimes.1, |it| format!("{it:?}"));
     let ranges = |cluster: &Cluster| {

@@ -90,6 +90,7 @@ mod tests {
             secret_objects: Vec::new(),
             labels: Default::default(),
             user_namespace: Default::default(),
+            default_no_new_privileges: false,
         };
         Task {
             id: TaskId { service: ServiceId(Id(1)), number: 1 },

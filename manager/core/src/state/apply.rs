@@ -20,9 +20,9 @@ mod rollout;
 mod secret_object;
 mod service;
 mod task;
+mod task_defaults;
 mod token;
 mod user;
-mod user_namespace;
 mod verification;
 mod volume;
 

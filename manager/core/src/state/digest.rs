@@ -14,14 +14,16 @@ mod node;
 mod rollout;
 mod storage;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
     AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id, KeyPhase,
-    KeyRotation, NextSecretObjectKey, RareTaskFields, Revision, SealedData, SealedUnlockKey, Service, Task,
-    TaskExit, TaskId, TaskStatus, TaskStatusDetails, UserNamespace, VerificationSettings,
+    KeyRotation, NextSecretObjectKey, NoNewPrivileges, RareTaskFields, Revision, SealedData, SealedUnlockKey,
+    Service, ServiceSpec, Task, TaskExit, TaskId, TaskSpec, TaskStatus, TaskStatusDetails, UserNamespace,
+    VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -155,6 +157,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
                 verification,
                 admission_policy,
                 default_user_namespace,
+                no_new_privileges,
                 node_certificate_lifetime: lifetime,
             },
         ca_rotation,
@@ -194,7 +197,8 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let known = extension(known, 9, user_namespace_word(*default_user_namespace));
     let is_default = *lifetime == ClusterSettings::default().node_certificate_lifetime;
     let lifetime = list([lifetime.as_secs(), lifetime.subsec_nanos().into()].into_iter());
-    extension(known, 10, if is_default { 0 } else { lifetime })
+    let known = extension(known, 10, if is_default { 0 } else { lifetime });
+    extension(known, 13, u64::from(*no_new_privileges))
 }
 
 fn user_namespace_word(namespace: UserNamespace) -> u64 {
@@ -271,7 +275,7 @@ pub(super) fn service(service: &Service) -> u64 {
     let history = list(history.iter().map(|earlier| revision(earlier)));
     let pins = list(pins.iter().flat_map(|(number, pin)| [*number, text(pin.as_str())]));
     let kind = HashKind::Service as u64;
-    hash([kind, high, low, self::spec(HashKind::ServiceSpec, &**spec), revision(current), history, pins])
+    hash([kind, high, low, service_spec(spec), revision(current), history, pins])
         .wrapping_add(service_status(service))
 }
 
@@ -286,12 +290,37 @@ fn revision(revision: &Revision) -> u64 {
         secret_objects: contents,
         labels: asked,
         user_namespace,
+        default_no_new_privileges,
     } = revision;
     let objects = list(contents.iter().flat_map(secret_object_version));
-    let runs = spec(HashKind::TaskSpec, &(task, ports, placement));
+    let runs = spec(HashKind::TaskSpec, &(&*with_switch(task), ports, placement));
     let known = hash([HashKind::Revision as u64, *number, created_at.0, runs, *forced]);
     let known = extension(extension(known, 1, objects), 2, labels(asked));
-    extension(known, 5, user_namespace_word(*user_namespace))
+    let known = extension(known, 5, user_namespace_word(*user_namespace));
+    let known = extension(known, 7, u64::from(*default_no_new_privileges));
+    extension(known, 8, privileges_word(task))
+}
+
+fn service_spec(spec: &ServiceSpec) -> u64 {
+    let known = match with_switch(&spec.task) {
+        Cow::Borrowed(_) => self::spec(HashKind::ServiceSpec, spec),
+        Cow::Owned(task) => self::spec(HashKind::ServiceSpec, &ServiceSpec { task, ..spec.clone() }),
+    };
+    extension(known, 1, privileges_word(&spec.task))
+}
+
+/// With `noNewPrivileges` in its JSON, as when that was no more than true or false: [`privileges_word`] has the rest.
+fn with_switch(task: &TaskSpec) -> Cow<'_, TaskSpec> {
+    match task.no_new_privileges {
+        NoNewPrivileges::On | NoNewPrivileges::Off => Cow::Borrowed(task),
+        NoNewPrivileges::Default => {
+            Cow::Owned(TaskSpec { no_new_privileges: NoNewPrivileges::Off, ..task.clone() })
+        }
+    }
+}
+
+fn privileges_word(task: &TaskSpec) -> u64 {
+    u64::from(task.no_new_privileges == NoNewPrivileges::Off)
 }
 
 /// A service without its spec and its revisions.

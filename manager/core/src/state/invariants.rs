@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::spec::validate_taints;
 use warren_types::{
-    ADMINISTRATOR, DesiredTaskState, Health, MAX_USER_KEYS, Node, NodeStatus, PublishedPort, RolloutRecord,
-    Service, ServiceId, ServiceMode, Task, TaskState, Token, User, Violations,
+    ADMINISTRATOR, DesiredTaskState, Health, MAX_USER_KEYS, NoNewPrivileges, Node, NodeStatus, PublishedPort,
+    RolloutRecord, Service, ServiceId, ServiceMode, Task, TaskState, Token, User, Violations,
 };
 
 use super::digest::DigestSum;
@@ -140,7 +140,9 @@ impl State {
             let current = revision.task == spec.task
                 && revision.ports == spec.ports
                 && revision.placement == spec.placement
-                && spec.task.user_namespace.is_none_or(|asked| asked == revision.user_namespace);
+                && spec.task.user_namespace.is_none_or(|asked| asked == revision.user_namespace)
+                && (spec.task.no_new_privileges == NoNewPrivileges::Default
+                    || !revision.default_no_new_privileges);
             ensure(current, || format!("service {id} has a revision that is not of its spec"))?;
             ensure(*version <= self.applied.index, || format!("service {id} is of a later entry"))?;
             ensure(self.cluster.is_some(), || format!("service {id} without a cluster"))?;

@@ -3,19 +3,23 @@
 use std::collections::BTreeSet;
 
 use warren_types::{
-    Revision, SecretObjectKind, SecretObjectMount, SecretObjectVersion, ServiceName, TaskSpec, Violations,
+    Revision, SecretObjectKind, SecretObjectName, SecretObjectVersion, ServiceName, TaskSpec, Violations,
 };
 
 use super::{Refusal, State};
 
 /// The secret objects that the task names, with their paths.
-fn secret_object_mounts(
+pub(super) fn named_secret_objects(
     task: &TaskSpec,
-) -> impl Iterator<Item = (String, SecretObjectKind, &SecretObjectMount)> {
+) -> impl Iterator<Item = (String, SecretObjectKind, &SecretObjectName)> {
     let secrets = task.secrets.iter().enumerate();
-    let secrets = secrets.map(|(i, it)| (format!("secrets[{i}]"), SecretObjectKind::Secret, it));
+    let secrets =
+        secrets.map(|(i, it)| (format!("secrets[{i}].source"), SecretObjectKind::Secret, &it.source));
     let configs = task.configs.iter().enumerate();
-    secrets.chain(configs.map(|(i, it)| (format!("configs[{i}]"), SecretObjectKind::Config, it)))
+    let configs =
+        configs.map(|(i, it)| (format!("configs[{i}].source"), SecretObjectKind::Config, &it.source));
+    let profile = task.seccomp.config().map(|name| ("seccomp".to_owned(), SecretObjectKind::Config, name));
+    secrets.chain(configs).chain(profile)
 }
 
 impl State {
@@ -29,12 +33,11 @@ impl State {
     ) -> Result<Vec<SecretObjectVersion>, Violations> {
         let mut found = BTreeSet::new();
         let mut violations = Violations::default();
-        for (path, kind, mount) in secret_object_mounts(task) {
-            let name = &mount.source;
+        for (path, kind, name) in named_secret_objects(task) {
             let Some(content) = self.secret_object_by_name(kind, name) else {
                 let message =
                     format!("there is no {kind} {name}; create it with `warren {kind} create {name} FILE`");
-                violations.add(format!("{path}.source"), message);
+                violations.add(path, message);
                 continue;
             };
             let (id, number) = (content.id, content.current_version());

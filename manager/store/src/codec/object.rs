@@ -174,6 +174,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.unlock_key = cluster.unlock_key.to_wire();
         stored.key_rotation = cluster.key_rotation.to_wire();
         stored.default_user_namespace = unless_host(cluster.settings.default_user_namespace).to_wire();
+        stored.no_new_privileges = cluster.settings.no_new_privileges;
         let lifetime = cluster.settings.node_certificate_lifetime;
         let is_default = lifetime == ClusterSettings::default().node_certificate_lifetime;
         stored.node_certificate_lifetime_ms = if is_default { 0 } else { lifetime.to_wire() };
@@ -217,6 +218,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                     stored.default_user_namespace,
                 )?
                 .unwrap_or_default(),
+                no_new_privileges: stored.no_new_privileges,
                 node_certificate_lifetime: match stored.node_certificate_lifetime_ms {
                     0 => ClusterSettings::default().node_certificate_lifetime,
                     given => Duration::from_millis(given),

@@ -3,8 +3,8 @@
 use super::MergeRule::{ByKeys, Replace, SameKey};
 use super::ShortForm::{Device, HealthTest, Key, Mount, Names, OneItem, Port, Ulimit};
 use super::ValueForm::{
-    AnyScalar, Bool, Duration, FileMode, Hosts, Integer, List, Map, MapOf, Pairs, Path, PathOrList, Size,
-    Text, TextList, TextOrList, Unchecked, Words,
+    AnyScalar, Bool, Duration, FileMode, Hosts, Integer, List, Map, MapOf, Pairs, Path, PathOrList,
+    SecurityOptions, Size, Text, TextList, TextOrList, Unchecked, Words,
 };
 use super::{SchemaKey, honoured, partly, refused, warned};
 
@@ -285,7 +285,11 @@ pub(super) const KEYS: &[SchemaKey] = &[
     honoured("services.*.secrets[].uid", Text),
     honoured("services.*.secrets[].gid", Text),
     honoured("services.*.secrets[].mode", FileMode),
-    partly("services.*.security_opt", TextList, "`no-new-privileges` and `seccomp:unconfined`"),
+    partly(
+        "services.*.security_opt",
+        SecurityOptions,
+        "`no-new-privileges`, `seccomp:unconfined` and `seccomp:FILE`; the file becomes a config",
+    ),
     honoured("services.*.shm_size", Size),
     honoured("services.*.stdin_open", Bool),
     honoured("services.*.stop_grace_period", Duration),

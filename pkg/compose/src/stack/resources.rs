@@ -1,10 +1,14 @@
 //! Limits, reservations, privileges and devices.
 
 use warren_types::spec::MAX_PIDS_LIMIT;
-use warren_types::{Bytes, Device, DeviceAccess, MilliCpu, Seccomp, TaskSpec, Ulimit};
+use warren_types::{
+    Bytes, Device, DeviceAccess, DnsLabel, MilliCpu, NoNewPrivileges, Seccomp, SecretObjectKind,
+    SecretObjectName, TaskSpec, Ulimit,
+};
 
 use super::fields::Fields;
-use crate::scalar::parse_size;
+use super::{STACK_LABEL, SecretObjectSource, StackSecretObject};
+use crate::scalar::{parse_size, seccomp_file};
 
 /// Limits, reservations, privileges and devices of a task.
 pub(super) fn resources(service: &Fields<'_>, task: &mut TaskSpec) {
@@ -47,24 +51,48 @@ pub(super) fn resources(service: &Fields<'_>, task: &mut TaskSpec) {
         let bound = |key| limit.number::<i64>(key).and_then(|bound| u64::try_from(bound).ok());
         task.ulimits.push(Ulimit { name, soft: bound("soft"), hard: bound("hard") });
     }
-    for option in service.items("security_opt") {
-        match option.node.as_text().unwrap_or_default() {
-            "no-new-privileges" | "no-new-privileges:true" | "no-new-privileges=true" => {
-                task.no_new_privileges = true;
-            }
-            "no-new-privileges:false" | "no-new-privileges=false" => task.no_new_privileges = false,
-            "seccomp:unconfined" | "seccomp=unconfined" => task.seccomp = Seccomp::Unconfined,
-            other => option.fail(format!(
-                "{other:?} is not supported by this version; there are no-new-privileges and seccomp:unconfined"
-            )),
-        }
-    }
     for device in service.items("devices") {
         let source = device.text("source").unwrap_or_default().to_owned();
         let target = device.text("target").unwrap_or(&source).to_owned();
         let access = device.parse("permissions").unwrap_or(DeviceAccess::FULL);
         task.devices.push(Device { source, target, access });
     }
+}
+
+/// `security_opt`. Returns the config `name` if a file has the seccomp profile of the task.
+pub(super) fn security_options(
+    service: &Fields<'_>,
+    name: &str,
+    stack: &DnsLabel,
+    task: &mut TaskSpec,
+) -> Option<StackSecretObject> {
+    let mut profile = None;
+    for option in service.items("security_opt") {
+        let text = option.node.as_text().unwrap_or_default();
+        if let Some(file) = seccomp_file(text) {
+            let Some(name) = option.parse_text::<SecretObjectName>(name) else { continue };
+            task.seccomp = Seccomp::Config(name.clone());
+            profile = Some(StackSecretObject {
+                defined: option.position(),
+                kind: SecretObjectKind::Config,
+                name,
+                labels: [(STACK_LABEL.to_owned(), stack.to_string())].into(),
+                source: SecretObjectSource::File(file.into()),
+            });
+            continue;
+        }
+        match text.split_once(['=', ':']).unwrap_or((text, "")) {
+            ("no-new-privileges", "" | "true") => task.no_new_privileges = NoNewPrivileges::On,
+            ("no-new-privileges", "false") => task.no_new_privileges = NoNewPrivileges::Off,
+            ("seccomp", "unconfined") => (task.seccomp, profile) = (Seccomp::Unconfined, None),
+            ("seccomp", "builtin") => (task.seccomp, profile) = (Seccomp::Default, None),
+            _ => option.fail(format!(
+                "{text:?} is not supported by this version; there are no-new-privileges, seccomp:unconfined and \
+                 seccomp:FILE"
+            )),
+        }
+    }
+    profile
 }
 
 /// The value of two keys with one meaning, which must not differ.

@@ -12,8 +12,8 @@ use super::dependencies::dependencies;
 use super::fields::Fields;
 use super::mounts::{local_paths, mounts, secret_objects};
 use super::policies::policies;
-use super::resources::resources;
-use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackService, health};
+use super::resources::{resources, security_options};
+use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackSecretObject, StackService, health};
 use crate::scalar::parse_size;
 
 /// The keys that parts of a spec come from, for the positions of violations; longer paths first.
@@ -54,8 +54,12 @@ const KEYS: [(&str, &str); 34] = [
     ("task.workdir", "working_dir"),
 ];
 
-/// The spec of the service `key`; `None` if its name or image is wrong.
-pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Option<StackService> {
+/// The spec of the service `key`, with the config of its seccomp profile; `None` if its name or image is wrong.
+pub(super) fn service(
+    key: &str,
+    service: &Fields<'_>,
+    names: &Names<'_>,
+) -> Option<(StackService, Option<StackSecretObject>)> {
     let name: Option<ServiceName> = service.parse_text(&format!("{}_{key}", names.stack));
     let alias: Option<DnsLabel> = service.parse_text(key);
     let build = build(service);
@@ -72,6 +76,8 @@ pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Opt
     let mut task = TaskSpec::new(image);
     process(service, &mut task);
     resources(service, &mut task);
+    let profile = format!("{}_{key}.seccomp", names.stack);
+    let profile = security_options(service, &profile, names.stack, &mut task);
     task.mounts = mounts(service, names);
     task.secrets = secret_objects(service, "secrets", "/run/secrets/", names);
     task.configs = secret_objects(service, "configs", "/", names);
@@ -96,7 +102,8 @@ pub(super) fn service(key: &str, service: &Fields<'_>, names: &Names<'_>) -> Opt
         }
     }
     let (dependencies, local_paths) = (dependencies(service, names), local_paths(service));
-    Some(StackService { defined: service.position(), spec, ports, dependencies, build, local_paths })
+    let defined = service.position();
+    Some((StackService { defined, spec, ports, dependencies, build, local_paths }, profile))
 }
 
 fn process(service: &Fields<'_>, task: &mut TaskSpec) {

@@ -22,7 +22,12 @@ fn is_known(path: &str) -> bool {
         };
         let Some(next) = next else {
             let whole = [ValueForm::Unchecked, ValueForm::Pairs, ValueForm::Hosts];
-            let list = [ValueForm::TextList, ValueForm::TextOrList, ValueForm::PathOrList];
+            let list = [
+                ValueForm::TextList,
+                ValueForm::TextOrList,
+                ValueForm::PathOrList,
+                ValueForm::SecurityOptions,
+            ];
             return whole.contains(&node.form()) || (part == "[]" && list.contains(&node.form()));
         };
         node = next;

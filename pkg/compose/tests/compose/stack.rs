@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use warren_compose::schema::{KeySupport, ValueForm, schema_keys};
-use warren_compose::stack::{StackObjects, stack};
+use warren_compose::stack::{SecretObjectSource, StackObjects, stack};
 use warren_compose::{SourcePosition, ValuePosition};
-use warren_types::ServiceSpec;
+use warren_types::{NoNewPrivileges, Seccomp, SecretObjectKind, ServiceSpec};
 
 use crate::{json, lines, loaded, web};
 
@@ -18,6 +18,30 @@ pub fn objects(files: &[(&str, &str)]) -> Result<StackObjects, String> {
 pub fn spec(keys: &str) -> ServiceSpec {
     let objects = objects(&[("compose.yaml", &web(keys))]).unwrap_or_else(|why| panic!("{keys}: {why}"));
     objects.services[0].spec.clone()
+}
+
+#[test]
+fn file_of_a_seccomp_profile_is_a_config() {
+    let found = objects(&[("compose.yaml", &web("security_opt: ['seccomp:./strict.json']"))]).unwrap();
+    let task = &found.services[0].spec.task;
+    assert_eq!(task.seccomp.to_string(), "config/shop_web.seccomp");
+    let [profile] = &found.secret_objects[..] else { panic!("{:?}", found.secret_objects) };
+    assert_eq!((profile.kind, profile.name.as_str()), (SecretObjectKind::Config, "shop_web.seccomp"));
+    assert_eq!(profile.labels["com.docker.stack.namespace"], "shop");
+    let SecretObjectSource::File(path) = &profile.source else { panic!("{:?}", profile.source) };
+    assert!(path.is_absolute() && path.ends_with("strict.json"), "{path:?}");
+    for (options, seccomp) in [
+        ("[seccomp=unconfined]", Seccomp::Unconfined),
+        ("[seccomp:builtin]", Seccomp::Default),
+        ("['seccomp:./strict.json', seccomp:unconfined]", Seccomp::Unconfined),
+    ] {
+        let keys = format!("security_opt: {options}");
+        let found = objects(&[("compose.yaml", &web(&keys))]).unwrap();
+        assert_eq!(found.services[0].spec.task.seccomp, seccomp, "{options}");
+        assert!(found.secret_objects.is_empty(), "{options}");
+    }
+    let allowing = spec("security_opt: [no-new-privileges=false]");
+    assert_eq!(allowing.task.no_new_privileges, NoNewPrivileges::Off);
 }
 
 #[test]

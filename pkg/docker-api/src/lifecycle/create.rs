@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
-use warren_types::{Bytes, Device, DeviceAccess, PublishMode, PublishedPort, UserNamespace, Violations};
+use warren_client::SeccompConfig;
+use warren_types::{
+    Bytes, Device, DeviceAccess, NoNewPrivileges, PublishMode, PublishedPort, Seccomp, UserNamespace,
+    Violations,
+};
 
 use self::fields::{NO_SHARED_NAMESPACES, PATHS, REFUSED};
 use crate::model::{self, Pairs};
@@ -172,6 +176,7 @@ pub fn service(
         let parsed = mode.parse::<UserNamespace>();
         parsed.map_err(|why| wrong.add("HostConfig.UsernsMode", why)).ok()
     });
+    let security = security_options(&mut wrong, host.security_opt.as_deref().unwrap_or_default());
     let docker = translate(&mut wrong, name, request, host, own_node);
     let mut received = match spec::from_docker(docker, ids) {
         Ok(received) if wrong.0.is_empty() => received,
@@ -186,7 +191,9 @@ pub fn service(
     (spec.task.privileged, spec.task.devices) = (privileged, devices);
     (spec.task.shm_size, spec.task.storage_limit) = (shm_size, storage_limit);
     spec.task.user_namespace = user_namespace;
-    spec::check(spec).map_err(renamed)?;
+    (spec.task.no_new_privileges, spec.task.seccomp) = (security.no_new_privileges, security.seccomp);
+    received.profiles.extend(security.profile);
+    spec::check(&received.spec).map_err(renamed)?;
     Ok(received)
 }
 
@@ -271,7 +278,6 @@ fn translate(
         dir: request.working_dir,
         user: request.user,
         groups: host.group_add,
-        privileges: Some(privileges(wrong, host.security_opt.unwrap_or_default())),
         stop_signal: request.stop_signal,
         tty: request.tty,
         open_stdin: request.open_stdin,
@@ -346,23 +352,41 @@ fn restart(wrong: &mut Violations, policy: RestartPolicy) -> model::RestartPolic
     }
 }
 
-fn privileges(wrong: &mut Violations, options: Vec<String>) -> model::Privileges {
-    let mut privileges = model::Privileges::default();
-    for (i, option) in options.into_iter().enumerate() {
-        match option.replacen(':', "=", 1).as_str() {
-            "no-new-privileges" | "no-new-privileges=true" => privileges.no_new_privileges = Some(true),
-            "no-new-privileges=false" | "seccomp=builtin" | "apparmor=docker-default" => {}
-            "seccomp=unconfined" => {
-                privileges.seccomp =
-                    Some(model::Seccomp { mode: Some("unconfined".to_owned()), profile: None });
-            }
-            _ => {
-                let known = "there are no-new-privileges and seccomp=unconfined";
-                wrong.add(format!("HostConfig.SecurityOpt[{i}]"), format!("is not supported; {known}"));
-            }
+/// What `--security-opt` says.
+#[derive(Default)]
+struct SecurityOptions {
+    no_new_privileges: NoNewPrivileges,
+    seccomp: Seccomp,
+    /// The profile that `seccomp` names.
+    profile: Option<SeccompConfig>,
+}
+
+fn security_options(wrong: &mut Violations, options: &[String]) -> SecurityOptions {
+    let mut read = SecurityOptions::default();
+    for (i, option) in options.iter().enumerate() {
+        let path = format!("HostConfig.SecurityOpt[{i}]");
+        match option.split_once(['=', ':']).unwrap_or((option.as_str(), "")) {
+            ("no-new-privileges", "" | "true") => read.no_new_privileges = NoNewPrivileges::On,
+            ("no-new-privileges", "false") => read.no_new_privileges = NoNewPrivileges::Off,
+            ("apparmor", "docker-default") => {}
+            ("seccomp", "builtin") => read.seccomp = Seccomp::Default,
+            // A name as inspect shows it, or JSON.
+            ("seccomp", profile) => match (profile.parse::<Seccomp>(), profile.trim_start().starts_with('{'))
+            {
+                (Ok(named), _) => read.seccomp = named,
+                (Err(why), false) => wrong.add(path, why),
+                (Err(_), true) => match SeccompConfig::new(profile.as_bytes()) {
+                    Ok(config) => {
+                        read.seccomp = Seccomp::Config(config.name.clone());
+                        read.profile = Some(config);
+                    }
+                    Err(violations) => wrong.nest(&path, violations),
+                },
+            },
+            _ => wrong.add(path, "is not supported; there are no-new-privileges and seccomp"),
         }
     }
-    privileges
+    read
 }
 
 fn networks(

@@ -3,9 +3,12 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use warren_client::SeccompConfig;
+use warren_types::base64::{decode_base64, encode_base64};
 use warren_types::spec::DEFAULT_STOP_GRACE;
 use warren_types::{
-    Capability, EnvVar, HealthCheck, HostEntry, Probe, RestartPolicy, Seccomp, TaskSpec, Ulimit,
+    Capability, EnvVar, HealthCheck, HostEntry, NoNewPrivileges, Probe, RestartPolicy, Seccomp, TaskSpec,
+    Ulimit,
 };
 
 use super::DefaultFields;
@@ -174,19 +177,59 @@ fn read_privileges(reader: &mut SpecReader, docker: model::Privileges, task: &mu
     let message = "labels of SELinux are not supported by this version; leave it out";
     reader.refuse_if(selinux_context.is_some(), path("SELinuxContext"), message);
     reader.only(path("AppArmor.Mode"), app_armor.and_then(|profile| profile.mode), "default");
-    let model::Seccomp { mode, profile } = seccomp.unwrap_or_default();
-    task.seccomp = match mode.as_deref().unwrap_or_default() {
-        "" | "default" => Seccomp::Default,
-        "unconfined" => Seccomp::Unconfined,
+    task.seccomp = read_seccomp(reader, seccomp.unwrap_or_default());
+    // Many clients send false for what was not said.
+    task.no_new_privileges = match no_new_privileges {
+        Some(true) => NoNewPrivileges::On,
+        Some(false) | None => NoNewPrivileges::Default,
+    };
+}
+
+/// The profile of the mode `custom` is its JSON, or as it is shown: [`Seccomp`] as text.
+fn read_seccomp(reader: &mut SpecReader, docker: model::Seccomp) -> Seccomp {
+    let model::Seccomp { mode, profile } = docker;
+    let path = |field: &str| path(&format!("Privileges.Seccomp.{field}"));
+    let profile = non_empty(profile);
+    let is_custom = mode.as_deref() == Some("custom");
+    reader.refuse_if(profile.is_some() && !is_custom, path("Profile"), "is only for the mode custom");
+    match mode.as_deref().unwrap_or_default() {
+        "" | "default" => return Seccomp::Default,
+        "unconfined" => return Seccomp::Unconfined,
+        "custom" => {}
         other => {
-            let message = format!("{other:?} is not supported by this version; give default or unconfined");
-            reader.refuse(path("Seccomp.Mode"), message);
+            let message = format!("{other:?} is not a mode; give default, unconfined or custom");
+            reader.refuse(path("Mode"), message);
+            return Seccomp::Default;
+        }
+    }
+    let Some(json) = decode_base64(&profile.unwrap_or_default()) else {
+        reader.refuse(path("Profile"), "is not base64");
+        return Seccomp::Default;
+    };
+    let named = std::str::from_utf8(&json).ok().and_then(|text| text.parse::<Seccomp>().ok());
+    if let Some(named) = named.filter(|named| named.config().is_some()) {
+        return named;
+    }
+    match SeccompConfig::new(&json) {
+        Ok(config) => {
+            let name = config.name.clone();
+            reader.profiles.push(config);
+            Seccomp::Config(name)
+        }
+        Err(wrong) => {
+            reader.wrong.nest(&path("Profile"), wrong);
             Seccomp::Default
         }
+    }
+}
+
+fn seccomp_to_docker(seccomp: &Seccomp) -> Option<model::Seccomp> {
+    let (mode, profile) = match seccomp {
+        Seccomp::Default => return None,
+        Seccomp::Unconfined => ("unconfined", None),
+        Seccomp::Config(_) => ("custom", Some(encode_base64(seccomp.to_string().as_bytes()))),
     };
-    let message = "profiles of users are not supported by this version; give the mode default or unconfined";
-    reader.refuse_if(non_empty(profile).is_some(), path("Seccomp.Profile"), message);
-    task.no_new_privileges = no_new_privileges.unwrap_or_default();
+    Some(model::Seccomp { mode: Some(mode.to_owned()), profile })
 }
 
 fn health(reader: &mut SpecReader, docker: model::HealthCheck) -> Option<HealthCheck> {
@@ -265,9 +308,8 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: DefaultFields) -> m
         hard: Some(bound(*hard)),
     };
     let privileges = model::Privileges {
-        seccomp: (*seccomp != Seccomp::default())
-            .then(|| model::Seccomp { mode: Some(seccomp.to_string()), profile: None }),
-        no_new_privileges: no_new_privileges.then_some(true),
+        seccomp: seccomp_to_docker(seccomp),
+        no_new_privileges: (*no_new_privileges == NoNewPrivileges::On).then_some(true),
         ..Default::default()
     };
     let dns = model::DnsConfig {

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
+use warren_client::SeccompConfig;
 use warren_types::Violations;
 
 use crate::model::Pairs;
@@ -26,6 +27,7 @@ pub struct SpecReader {
     pub wrong: Violations,
     pub warnings: Vec<String>,
     pub volumes: Vec<MountedVolume>,
+    pub profiles: Vec<SeccompConfig>,
 }
 
 impl SpecReader {

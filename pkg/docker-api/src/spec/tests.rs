@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use warren_types::Seccomp;
+use warren_types::base64::encode_base64;
 use warren_types::strategies::service_specs;
 
 use super::*;
@@ -221,6 +223,32 @@ fn what_has_no_effect_is_a_warning() {
     let warnings = received(json).unwrap().warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("TaskTemplate.ContainerSpec.Mounts[0].BindOptions.CreateMountpoint: "));
+}
+
+#[test]
+fn custom_seccomp_profile_becomes_a_config() {
+    let path = "/TaskTemplate/ContainerSpec/Privileges/Seccomp";
+    let json = br#"{"defaultAction": "SCMP_ACT_ALLOW"}"#;
+    let custom = |profile: &[u8]| json!({"Mode": "custom", "Profile": encode_base64(profile)});
+    let received = self::received(with(path, custom(json))).unwrap();
+    let config = SeccompConfig::new(json).unwrap();
+    assert_eq!(received.spec.task.seccomp, Seccomp::Config(config.name.clone()));
+    assert_eq!(received.profiles, [config.clone()]);
+    // As it is shown.
+    let shown = to_docker(&received.spec, &ids(), DefaultFields::Shown);
+    let again = from_docker(shown, &ids()).unwrap();
+    assert_eq!((again.spec, again.profiles), (received.spec, Vec::new()));
+    let at = "TaskTemplate.ContainerSpec.Privileges.Seccomp.";
+    for (seccomp, expected) in [
+        (custom(b"{}"), "Profile.defaultAction: is missing"),
+        (custom(b""), "Profile: is not a seccomp profile"),
+        (json!({"Mode": "custom", "Profile": "?"}), "Profile: is not base64"),
+        (json!({"Mode": "unconfined", "Profile": "e30="}), "Profile: is only for the mode custom"),
+        (json!({"Mode": "strict"}), "Mode: \"strict\" is not a mode"),
+    ] {
+        let error = self::received(with(path, seccomp)).unwrap_err();
+        assert!(error.starts_with(&format!("{at}{expected}")), "{expected}: {error}");
+    }
 }
 
 #[test]

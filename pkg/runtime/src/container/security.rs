@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::Capability;
+use warren_types::SeccompProfile;
 use warren_types::spec::sysctl_fault;
 
 use crate::error::Error;
 
 /// Allowed system calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SeccompPolicy {
     /// Docker's default profile for the container's capabilities.
     #[default]
     Default,
     /// All system calls.
     Unconfined,
+    /// What of this profile applies to the container on this machine, also if the container is privileged.
+    Profile(Box<SeccompProfile>),
 }
 
 /// Network of the container.

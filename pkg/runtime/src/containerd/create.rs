@@ -16,8 +16,9 @@ use warren_types::{ID_RANGE_SIZE, IdRange};
 use super::create_error::create_error;
 use super::record::RecordPlugins;
 use super::{CREATE_TIMEOUT, DELETE_TIMEOUT, Inner, RECORD_TIMEOUT, bundle, input_pipe, layer, record};
-use crate::container::{ContainerId, ContainerSpec, ProcessState};
+use crate::container::{ContainerId, ContainerSpec, ProcessState, SeccompPolicy};
 use crate::error::Error;
+use crate::exec_plan::exec_plan;
 use crate::spec::user::{RequestedUser, User};
 use crate::spec::{DeviceNode, ResolvedSpec, command, document};
 use crate::user_namespace::{self, MappedMounts};
@@ -84,6 +85,10 @@ impl Inner {
 
     fn record(&self, spec: &ContainerSpec, image: &ImageInfo, meant: &ResolvedSpec) -> Result<Container> {
         let document = document(spec, &image.config, meant, &self.settings.cgroup_parent, self.host)?;
+        if let SeccompPolicy::Profile(_) = spec.seccomp {
+            // Not only when the first program is to run in the container.
+            exec_plan(&document).map_err(|reason| Error::invalid_field("seccomp", reason))?;
+        }
         record::new_record(spec, &image.config, &document, &self.plugins())
     }
 

@@ -12,6 +12,7 @@ pub(crate) const HOST: HostFeatures = HostFeatures {
     recursive_read_only: true,
     capabilities: capabilities::CapabilitySet::ALL,
     architectures: AllowedArchitectures::Native,
+    kernel: (6, 1),
 };
 
 pub(crate) fn spec() -> ContainerSpec {

@@ -1,6 +1,7 @@
-//! The seccomp profile of a container: Docker's default profile for the container's capabilities.
+//! The seccomp profile of a container: Docker's default profile for the container's capabilities, or one of its user.
 
 mod calls;
+mod own;
 
 use std::collections::BTreeSet;
 
@@ -8,6 +9,8 @@ use oci_spec::runtime as oci;
 use oci_spec::runtime::{LinuxSeccompAction as Action, LinuxSeccompOperator as Operator};
 
 use super::capabilities::CapabilitySet;
+
+pub(super) use own::resolve;
 
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;

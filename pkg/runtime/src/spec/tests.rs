@@ -1,6 +1,6 @@
 //! Each field of the document.
 
-use warren_types::{Bytes, IdRange, MilliCpu};
+use warren_types::{Bytes, IdRange, MilliCpu, SeccompProfile};
 
 use super::fixtures::{HOST, build, build_with, image, spec, strings};
 use super::*;
@@ -315,6 +315,17 @@ fn privileged_removes_all_restrictions() {
     let linux = unconfined.linux().clone().unwrap();
     assert!(linux.seccomp().is_none() && linux.masked_paths().is_some());
     assert!(build(&spec(), HOST).linux().clone().unwrap().seccomp().is_some());
+}
+
+#[test]
+fn own_seccomp_profile_restricts_privileged_containers_too() {
+    let profile = SeccompProfile::parse(br#"{"defaultAction": "SCMP_ACT_LOG"}"#).unwrap();
+    for privileged in [false, true] {
+        let seccomp = SeccompPolicy::Profile(Box::new(profile.clone()));
+        let built = build(&ContainerSpec { privileged, seccomp, ..spec() }, HOST);
+        let found = built.linux().clone().unwrap().seccomp().clone().unwrap();
+        assert_eq!(found.default_action(), oci::LinuxSeccompAction::ScmpActLog);
+    }
 }
 
 #[test]

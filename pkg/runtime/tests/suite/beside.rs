@@ -6,6 +6,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 use warren_runtime::containerd::ContainerdRuntime;
 use warren_runtime::{ContainerSpec, Error, ExecProcess, ExecSpec, Runtime, SeccompPolicy};
+use warren_types::SeccompProfile;
 
 use warren_testkit::containerd::ctr;
 use warren_testkit::tool;
@@ -78,6 +79,38 @@ async fn exec_has_identity_of_first_process() {
             assert!(!output.is_empty(), "{name}: {line}: {code}");
         }
         end(&world.runtime, &spec).await;
+    }
+    world.assert_clean().await;
+}
+
+/// Refuses to make directories, and nothing else.
+const NO_DIRECTORIES: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+    {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}
+]}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn own_seccomp_profile_holds_for_all_programs() {
+    let world = RuntimeFixture::start().await;
+    let profile = SeccompProfile::parse(NO_DIRECTORIES.as_bytes()).unwrap();
+    let script = "mkdir /made 2>&1 | grep -c 'not permitted'; echo text >/file && cat /file";
+    for (name, no_new_privileges) in [("own", false), ("own-strict", true)] {
+        let (log, dir) = world.log(name);
+        let whole = format!("{script}; echo that is all; sleep 1000");
+        let asked = ContainerSpec {
+            log,
+            no_new_privileges,
+            seccomp: SeccompPolicy::Profile(Box::new(profile.clone())),
+            ..spec(name, &["sh", "-c", &whole])
+        };
+        run(&world.runtime, &asked).await;
+        let own = dir.join("stdout");
+        let is_written =
+            || async { std::fs::read_to_string(&own).is_ok_and(|text| text.ends_with("that is all\n")) };
+        eventually("the container's own words", is_written).await;
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), "1\ntext\nthat is all\n", "{name}");
+        let beside = exec(&world.runtime, name, &shell_command(script)).await.unwrap();
+        assert_eq!(beside, (0, "1\ntext\n".into()), "{name}");
+        end(&world.runtime, &asked).await;
     }
     world.assert_clean().await;
 }

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::storage::is_normalized_absolute;
-use crate::Violations;
+use crate::name::ParseNameError;
 use crate::text::serde_as_text;
+use crate::{SecretObjectName, Violations};
+
+/// What precedes the name of the config with a seccomp profile.
+const CONFIG_PREFIX: &str = "config/";
 
 /// A Linux capability, or all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,7 +98,7 @@ impl fmt::Display for Capability {
     }
 }
 
-serde_as_text!(Capability, DeviceAccess, UlimitName);
+serde_as_text!(Capability, DeviceAccess, Seccomp, UlimitName);
 
 /// A device of the node that the container can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,35 +236,113 @@ impl fmt::Display for UlimitName {
     }
 }
 
-/// Which system calls a container may make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// Which system calls a container may make: `default`, `unconfined` or `config/NAME` as text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Seccomp {
     /// Those of the default profile.
     #[default]
     Default,
     /// All.
     Unconfined,
+    /// Those of the profile in this config, which has Docker's format.
+    Config(SecretObjectName),
+}
+
+impl Seccomp {
+    /// The config of its profile, if it has one of its own.
+    pub fn config(&self) -> Option<&SecretObjectName> {
+        match self {
+            Self::Default | Self::Unconfined => None,
+            Self::Config(name) => Some(name),
+        }
+    }
 }
 
 impl FromStr for Seccomp {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "default" => Ok(Self::Default),
-            "unconfined" => Ok(Self::Unconfined),
-            _ => Err(format!("{text:?} is not a seccomp profile; give default or unconfined")),
+        match (text, text.strip_prefix(CONFIG_PREFIX)) {
+            ("default", _) => Ok(Self::Default),
+            ("unconfined", _) => Ok(Self::Unconfined),
+            (_, Some(name)) => {
+                name.parse().map(Self::Config).map_err(|error: ParseNameError| error.to_string())
+            }
+            _ => Err(format!(
+                "{text:?} is not a seccomp profile; give default, unconfined or {CONFIG_PREFIX}NAME"
+            )),
         }
     }
 }
 
 impl fmt::Display for Seccomp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Default => "default",
-            Self::Unconfined => "unconfined",
+        match self {
+            Self::Default => f.pad("default"),
+            Self::Unconfined => f.pad("unconfined"),
+            Self::Config(name) => write!(f, "{CONFIG_PREFIX}{name}"),
+        }
+    }
+}
+
+/// Whether programs are kept from getting more privileges than the one that started them (no_new_privs of the kernel).
+/// `true` or `false` in files and flags; left out for the default.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum NoNewPrivileges {
+    /// As the cluster has it.
+    #[default]
+    Default,
+    /// They are.
+    On,
+    /// They are not.
+    Off,
+}
+
+impl NoNewPrivileges {
+    /// `None` for the default of the cluster.
+    pub fn asked(self) -> Option<bool> {
+        match self {
+            Self::Default => None,
+            Self::On => Some(true),
+            Self::Off => Some(false),
+        }
+    }
+}
+
+impl From<bool> for NoNewPrivileges {
+    fn from(is_on: bool) -> Self {
+        if is_on { Self::On } else { Self::Off }
+    }
+}
+
+/// As the bool that stored specs had before there was a default.
+impl fmt::Debug for NoNewPrivileges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "false",
+            Self::On => "true",
+            Self::Off => "Off",
         })
+    }
+}
+
+impl FromStr for NoNewPrivileges {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<bool>().map(Self::from).map_err(|_| format!("{text:?} is neither true nor false"))
+    }
+}
+
+impl Serialize for NoNewPrivileges {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.asked().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for NoNewPrivileges {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Option::<bool>::deserialize(deserializer)?.map_or(Self::Default, Self::from))
     }
 }
 

@@ -15,7 +15,7 @@ use super::process::{
     EnvVar, LifecycleHook, is_account, validate_env, validate_hooks, validate_user, validate_workdir,
 };
 use super::secret_object::{IMAGE_DIRECTORIES, MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
-use super::security::{Capability, Device, Seccomp, Ulimit, UserNamespace};
+use super::security::{Capability, Device, NoNewPrivileges, Seccomp, Ulimit, UserNamespace};
 use super::storage::{MAX_MOUNTS, Mount, MountSource};
 use super::sysctl::sysctl_fault;
 use super::{RestartPolicy, validate_labels_at};
@@ -154,8 +154,8 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_drop: Vec<Capability>,
     /// No program gets more privileges than the one that started it.
-    #[serde(default)]
-    pub no_new_privileges: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub no_new_privileges: NoNewPrivileges,
     /// Which system calls it may make.
     #[serde(default)]
     pub seccomp: Seccomp,
@@ -272,6 +272,11 @@ impl Default for LogLimits {
 }
 
 impl TaskSpec {
+    /// Its node needs secrets or configs for it.
+    pub fn has_secret_objects(&self) -> bool {
+        !self.secrets.is_empty() || !self.configs.is_empty() || self.seccomp.config().is_some()
+    }
+
     /// Its process changes the data of a volume, which outlives it.
     pub fn writes_to_volumes(&self) -> bool {
         let writes = |mount: &Mount| matches!(mount.source, MountSource::Volume { .. }) && !mount.read_only;
@@ -320,7 +325,7 @@ impl TaskSpec {
             privileged: false,
             cap_add: Vec::new(),
             cap_drop: Vec::new(),
-            no_new_privileges: false,
+            no_new_privileges: NoNewPrivileges::default(),
             seccomp: Seccomp::default(),
             devices: Vec::new(),
             read_only: false,

@@ -28,6 +28,7 @@ mod managers;
 mod placement;
 mod registry_access;
 mod restart;
+mod seccomp;
 mod secrets;
 mod services;
 mod sessions;

@@ -15,8 +15,8 @@ use warren_security::{
     CertificateRequest, Credentials, PrivateKey, ReloadableCertificate, client_config, connect,
 };
 use warren_types::{
-    AdmissionPolicy, AdmissionRules, Bytes, ClusterSettingsChange, Limits, Mount, MountSource, Propagation,
-    UserNamespace, UserRole,
+    AdmissionPolicy, AdmissionRules, Bytes, ClusterSettingsChange, Limits, Mount, MountSource,
+    NoNewPrivileges, Propagation, UserNamespace, UserRole,
 };
 
 use crate::dial::until_accepted;
@@ -316,6 +316,23 @@ async fn operators_do_not_leave_a_private_default() {
     let why = reason(operator.services().rollback("kept", Some(1), None).await);
     assert!(why.contains("task.userNamespace: is host"), "{why}");
     admin.services().rollback("kept", Some(1), None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_do_not_leave_a_default_without_new_privileges() {
+    let world = ManagerFixture::new().await;
+    let admin = world.admin().await;
+    let operator = world.client_as(&world.user("ann", UserRole::Operator).await).await;
+    let mut allowing = spec("web", 0);
+    allowing.task.no_new_privileges = NoNewPrivileges::Off;
+    operator.services().create(new_id(), &allowing).await.unwrap();
+    let change = ClusterSettingsChange { no_new_privileges: Some(true), ..Default::default() };
+    admin.cluster().update(&change, None, None).await.unwrap();
+    let why = reason(operator.services().scale("web", 1, None).await);
+    assert!(why.contains("task.noNewPrivileges: is false, and the default of the cluster is on"), "{why}");
+    operator.services().create(new_id(), &spec("api", 0)).await.unwrap();
+    admin.services().update("web", &spec("web", 0), None, false).await.unwrap();
+    operator.services().scale("web", 1, None).await.map(|_| ()).unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

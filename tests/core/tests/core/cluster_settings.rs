@@ -126,6 +126,44 @@ fn services_take_the_default_user_namespace_when_their_task_changes() {
 }
 
 #[test]
+fn services_take_the_default_of_privileges_when_their_task_changes() {
+    let set_default = |cluster: &mut TestCluster, is_on| {
+        let change = ClusterSettingsChange { no_new_privileges: Some(is_on), ..Default::default() };
+        cluster.accept(Command::UpdateCluster { version: None, change, at: cluster.now });
+    };
+    let check = |cluster: &TestCluster, revision: u64, expected: NoNewPrivileges| {
+        let current = &cluster.state.service(&service_id(1)).unwrap().revision;
+        assert_eq!(current.number, revision);
+        assert_eq!(current.assigned_task().no_new_privileges, expected);
+        cluster.state.check().unwrap();
+    };
+    let mut cluster = TestCluster::with_nodes(1);
+    cluster.service(1, spec("web", 1));
+    set_default(&mut cluster, true);
+    check(&cluster, 1, NoNewPrivileges::Default);
+    let mut labelled = spec("web", 1);
+    labelled.labels = [("tier".into(), "front".into())].into();
+    cluster.update(1, labelled.clone());
+    check(&cluster, 1, NoNewPrivileges::Default);
+    labelled.task.env = vec![EnvVar { name: "A".into(), value: "b".into() }];
+    cluster.update(1, labelled.clone());
+    check(&cluster, 2, NoNewPrivileges::On);
+    let kept = cluster.state.service(&service_id(1)).unwrap().spec.task.no_new_privileges;
+    assert_eq!(kept, NoNewPrivileges::Default);
+    labelled.task.no_new_privileges = NoNewPrivileges::Off;
+    cluster.update(1, labelled.clone());
+    check(&cluster, 3, NoNewPrivileges::Off);
+    set_default(&mut cluster, false);
+    labelled.task.no_new_privileges = NoNewPrivileges::On;
+    cluster.update(1, labelled);
+    check(&cluster, 4, NoNewPrivileges::On);
+    cluster.rollback(1, Some(2));
+    check(&cluster, 5, NoNewPrivileges::On);
+    cluster.rollback(1, Some(1));
+    check(&cluster, 6, NoNewPrivileges::Default);
+}
+
+#[test]
 fn private_default_is_refused_for_what_cannot_have_it() {
     let mut cluster = TestCluster::with_nodes(1);
     set_default(&mut cluster, UserNamespace::Private);

@@ -190,6 +190,7 @@ fn tokens_command() -> impl Strategy<Value = Command> {
                     verification,
                     admission_policy,
                     default_user_namespace,
+                    no_new_privileges: enabled,
                     ..Default::default()
                 };
                 Command::UpdateCluster { version, change, at }

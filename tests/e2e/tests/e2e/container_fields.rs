@@ -10,6 +10,7 @@ use warren_testkit::image::TestImage;
 use warren_testkit::wait::eventually;
 
 use crate::e2e::fixture::{NodeFixture, SOON, WEB};
+use crate::e2e::privileges::NO_DIRECTORIES;
 use crate::e2e::task_document::{self, TaskDocument};
 use crate::e2e::traffic::ClientLocation;
 
@@ -182,6 +183,12 @@ const FIELDS: &[SpecFieldCase] = &[
     field("new-privileges", &[], "awk '/^NoNewPrivs/ { print $2 }' /proc/self/status", "0"),
     field("seccomp", &[], "awk '/^Seccomp:/ { print $2 }' /proc/self/status", "2"),
     field(
+        "seccomp-profile",
+        &["--security-opt", "seccomp={scratch}/strict.json"],
+        "mkdir /tmp/made 2>&1 | grep -c 'not permitted'; echo text >/tmp/file && cat /tmp/file",
+        "1\ntext",
+    ),
+    field(
         "seccomp-unconfined",
         &["--seccomp", "unconfined"],
         "awk '/^Seccomp:/ { print $2 }' /proc/self/status",
@@ -203,6 +210,7 @@ fn every_field_reaches_the_container() {
     let image = image.environment(["PATH=/bin", "KEPT=image", "OTHER=image"]).entrypoint(["sh", "-c"]);
     world.import("fields.tar", &image.oci_archive());
     std::fs::write(world.node.scratch().join("env"), "# a comment\nA=file\n\nB=file\n").unwrap();
+    std::fs::write(world.node.scratch().join("strict.json"), NO_DIRECTORIES).unwrap();
     let shared = world.node.scratch().join("shared");
     std::fs::create_dir(&shared).unwrap();
     std::fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();

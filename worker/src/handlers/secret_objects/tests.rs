@@ -241,3 +241,27 @@ async fn files_are_removed_with_task_and_orphans_are_swept() {
     assert_eq!(world.files.sweep(&|task| task.number == 3).await.unwrap(), 1);
     assert_eq!(world.left(), [task_id(3).to_string()]);
 }
+
+#[tokio::test]
+async fn seccomp_profile_is_read_from_its_config_and_not_mounted() {
+    let world = Fixture::new();
+    let mut task = task(1);
+    assert!(world.files.seccomp_profile(&task).await.unwrap().is_none());
+    task.spec.seccomp = "config/strict".parse().unwrap();
+    let json = br#"{"defaultAction": "SCMP_ACT_ALLOW"}"#;
+    world.fetcher.set_answer(Ok(vec![sent(SecretObjectKind::Config, "strict", json)]));
+    assert!(world.ensure(&task).await.unwrap().is_empty());
+    let profile = world.files.seccomp_profile(&task).await.unwrap().unwrap();
+    assert_eq!(profile, SeccompProfile::parse(json).unwrap());
+    let found = fs::metadata(world.root().join(task.id.to_string()).join(SECCOMP_FILE)).unwrap();
+    assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o400));
+
+    let mut other = with_secrets(2, Vec::new());
+    other.spec.seccomp = task.spec.seccomp.clone();
+    world.fetcher.set_answer(Ok(vec![sent(SecretObjectKind::Config, "strict", b"{}")]));
+    world.ensure(&other).await.unwrap();
+    let failure: ActionFailure = world.files.seccomp_profile(&other).await.unwrap_err().into();
+    assert_eq!(failure.severity, Severity::Permanent);
+    let reason = "task.seccomp: config strict: defaultAction: is missing; give an action like SCMP_ACT_ERRNO";
+    assert_eq!(failure.reason, reason);
+}

@@ -12,7 +12,7 @@ use warren_runtime::{
     NetworkMode, OutputTarget, PrivateUsers, SeccompPolicy, StandardInput,
 };
 use warren_types::spec::{self, TaskSpec};
-use warren_types::{Bytes, ClusterId, LogLimits, MilliCpu, Resources, TaskAssignment};
+use warren_types::{Bytes, ClusterId, LogLimits, MilliCpu, Resources, SeccompProfile, TaskAssignment};
 
 use super::{CLUSTER_LABEL, id};
 use crate::handlers::images;
@@ -34,6 +34,8 @@ pub(in crate::tasks) struct ContainerInputs {
     pub secret_objects: Vec<ContainerMount>,
     /// Its user namespace; `None`: that of the node.
     pub users: Option<PrivateUsers>,
+    /// The seccomp profile in its config, if it has one of its own.
+    pub seccomp: Option<SeccompProfile>,
 }
 
 /// Builds the container spec; `expanded` is the task's own spec with expanded templates. The record carries
@@ -130,10 +132,14 @@ pub(in crate::tasks) fn container_spec(
         privileged: *privileged,
         cap_add: cap_add.iter().map(ToString::to_string).collect(),
         cap_drop: cap_drop.iter().map(ToString::to_string).collect(),
-        no_new_privileges: *no_new_privileges,
-        seccomp: match seccomp {
-            spec::Seccomp::Default => SeccompPolicy::Default,
-            spec::Seccomp::Unconfined => SeccompPolicy::Unconfined,
+        no_new_privileges: *no_new_privileges == spec::NoNewPrivileges::On,
+        seccomp: match (seccomp, &joined.seccomp) {
+            (spec::Seccomp::Default, _) => SeccompPolicy::Default,
+            (spec::Seccomp::Unconfined, _) => SeccompPolicy::Unconfined,
+            (spec::Seccomp::Config(_), Some(profile)) => SeccompPolicy::Profile(Box::new(profile.clone())),
+            (spec::Seccomp::Config(name), None) => {
+                return Err(refused("seccomp", format!("the profile in config {name} is not on this node")));
+            }
         },
         user_namespace: joined.users.clone(),
         devices: devices.iter().map(device).collect(),
@@ -281,7 +287,7 @@ mod tests {
             privileged: true,
             cap_add: vec!["NET_ADMIN".parse().unwrap()],
             cap_drop: vec!["CHOWN".parse().unwrap()],
-            no_new_privileges: true,
+            no_new_privileges: spec::NoNewPrivileges::On,
             seccomp: spec::Seccomp::Unconfined,
             devices: vec![spec::Device {
                 source: "/dev/fuse".into(),
@@ -436,6 +442,20 @@ mod tests {
         let made = container_spec(&task, &task.spec, 1, settings().cluster, &joined).unwrap();
         made.validate().unwrap();
         assert_eq!(made.user_namespace, Some(users));
+    }
+
+    #[test]
+    fn own_seccomp_profile_reaches_its_container() {
+        let mut task = task(1);
+        task.spec.seccomp = "config/strict".parse().unwrap();
+        let of = |joined: &ContainerInputs| {
+            container_spec(&task, &task.spec, 1, settings().cluster, joined).map(|made| made.seccomp)
+        };
+        let error = of(&test_inputs()).unwrap_err().to_string();
+        assert_eq!(error, "invalid seccomp: the profile in config strict is not on this node");
+        let profile = SeccompProfile::parse(br#"{"defaultAction": "SCMP_ACT_LOG"}"#).unwrap();
+        let joined = ContainerInputs { seccomp: Some(profile.clone()), ..test_inputs() };
+        assert_eq!(of(&joined).unwrap(), SeccompPolicy::Profile(Box::new(profile)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use warren_runtime::{
     ContainerStatus, ContainerUser, ExecProcess, ExecSpec, ImageFiles, LayerUsage, ProcessExit, Reference,
     Result, Runtime, RuntimeEvent, RuntimeInfo, Signal, SweepReport,
 };
-use warren_types::{TaskAssignment, TaskId, TemplateValues};
+use warren_types::{SeccompProfile, TaskAssignment, TaskId, TemplateValues};
 
 use super::fakes::FakeSecretObjects;
 use crate::handlers::secret_objects::{HasTask, SecretObjects, SecretObjectsError};
@@ -187,6 +187,14 @@ impl SecretObjects for CrashingBackend<FakeSecretObjects> {
         values: &TemplateValues<'_>,
     ) -> std::result::Result<Vec<ContainerMount>, SecretObjectsError> {
         self.plan.run_call(self.backend.ensure(task, values)).await
+    }
+
+    async fn seccomp_profile(
+        &self,
+        task: &TaskAssignment,
+    ) -> std::result::Result<Option<SeccompProfile>, SecretObjectsError> {
+        // It changes nothing.
+        self.backend.seccomp_profile(task).await
     }
 
     async fn remove(&self, task: &TaskId) -> std::result::Result<(), SecretObjectsError> {

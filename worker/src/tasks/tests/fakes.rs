@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use warren_health::{Exec, ExecResult, ExecStatus, ProbeTarget};
 use warren_runtime::{ContainerMount, ContainerMountSource, MountPropagation};
-use warren_types::{TaskAssignment, TaskId, TemplateValues};
+use warren_types::{SeccompProfile, TaskAssignment, TaskId, TemplateValues};
 
 use crate::handlers::images::{FindImageHolders, ImageHolders};
 use crate::handlers::secret_objects::{HasTask, SecretObjects, SecretObjectsError};
@@ -88,6 +88,13 @@ impl SecretObjects for FakeSecretObjects {
             read_only: true,
         };
         Ok(task.spec.secrets.iter().map(|secret| mount(secret.secret_target())).collect())
+    }
+
+    async fn seccomp_profile(
+        &self,
+        _: &TaskAssignment,
+    ) -> Result<Option<SeccompProfile>, SecretObjectsError> {
+        Ok(None)
     }
 
     async fn remove(&self, task: &TaskId) -> Result<(), SecretObjectsError> {

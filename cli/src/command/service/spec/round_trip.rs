@@ -199,7 +199,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     say("privileged", privileged.to_string());
     cap_add.iter().for_each(|capability| say("cap-add", capability.to_string()));
     cap_drop.iter().for_each(|capability| say("cap-drop", capability.to_string()));
-    say("no-new-privileges", no_new_privileges.to_string());
+    no_new_privileges.asked().iter().for_each(|asked| say("no-new-privileges", asked.to_string()));
     say("allow-metadata", allow_metadata.to_string());
     say("seccomp", seccomp.to_string());
     user_namespace.iter().for_each(|kind| say("user-namespace", kind.to_string()));
@@ -299,7 +299,8 @@ fn through_wire(flags: &[String]) -> Result<ServiceSpec, String> {
     let cli = Cli::try_parse_from(start.iter().chain(flags)).map_err(|error| error.to_string())?;
     let CliCommand::Service(ServiceCommand::Create(args)) = cli.command else { panic!("{flags:?}") };
     let env = crate::command::environment::read(&args.additions, "x").map_err(|why| why.to_string())?;
-    let spec = create(args.name.as_deref().unwrap(), &args, &env).map_err(|wrong| wrong.to_string())?;
+    let spec = create(args.name.as_deref().unwrap(), &args, &env, &SeccompFiles::default());
+    let spec = spec.map_err(|wrong| wrong.to_string())?;
     let bytes = prost::Message::encode_to_vec(&v1::ServiceSpec::from(&spec));
     let wire: v1::ServiceSpec = prost::Message::decode(bytes.as_slice()).unwrap();
     ServiceSpec::try_from(wire).map_err(|wrong| wrong.to_string())

@@ -22,7 +22,7 @@ pub fn created(more: &[&str]) -> Result<ServiceSpec, Violations> {
     match service(&[&["create", "web", "--image", "nginx:1.27"], more].concat()).unwrap() {
         ServiceCommand::Create(args) => {
             let env = environment::read(&args.additions, "x").unwrap();
-            create("web", &args, &env)
+            create("web", &args, &env, &SeccompFiles::default())
         }
         other => panic!("{other:?}"),
     }
@@ -32,7 +32,7 @@ fn changed(spec: &ServiceSpec, more: &[&str]) -> Result<ServiceSpec, Violations>
     match service(&[&["update", "web"], more].concat()).unwrap() {
         ServiceCommand::Update(args) => {
             let env = environment::read(&args.additions.0, "x").unwrap();
-            change(spec, &args, &env)
+            change(spec, &args, &env, &SeccompFiles::default())
         }
         other => panic!("{other:?}"),
     }
@@ -384,6 +384,9 @@ fn update_changes_only_given_fields() {
     check(&[], &["--tty"], &[("/task/tty", json!(true))]);
     check(&[], &["--stdin"], &[("/task/stdin", json!(true))]);
     check(&[], &["--user-namespace=private"], &[("/task/userNamespace", json!("private"))]);
+    check(&[], &["--seccomp=config/strict"], &[("/task/seccomp", json!("config/strict"))]);
+    check(&[], &["--security-opt=seccomp=unconfined"], &[("/task/seccomp", json!("unconfined"))]);
+    check(&[], &["--security-opt=no-new-privileges:false"], &[("/task/noNewPrivileges", json!(false))]);
     check(EVERYTHING, &["--memory=1Gi"], &[("/task/limits/memory", json!("1GiB"))]);
     check(EVERYTHING, &["--restart-max=0"], &[("/task/restart/max", json!(0))]);
     check(EVERYTHING, &["--", "a"], &[("/task/args", json!(["a"]))]);
@@ -418,7 +421,7 @@ fn an_empty_value_is_the_default_again() {
         "--storage-limit=",
         "--oom-score-adj=",
         "--privileged=false",
-        "--no-new-privileges=false",
+        "--no-new-privileges=",
         "--seccomp=",
         "--user-namespace=",
         "--read-only=false",

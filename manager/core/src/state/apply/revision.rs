@@ -10,7 +10,8 @@ use warren_types::{
     Violations,
 };
 
-use super::{ApplyContext, network, ports, service, user_namespace};
+use super::task_defaults::{self, TaskDefaults};
+use super::{ApplyContext, network, ports, service};
 use crate::state::{CommandResponse, Refusal, State};
 
 /// How many earlier revisions of a service are kept for rollbacks. Those that tasks still have are kept
@@ -57,9 +58,12 @@ pub(super) fn update(
     }
     network::check(state, id, spec, &mut violations);
     // A changed default must not replace the tasks of a service of which something else is changed.
-    let user_namespace = match known.spec.task == spec.task && !force {
-        true => known.revision.user_namespace,
-        false => user_namespace::choose(state, &spec.task, &mut violations),
+    let defaults = match known.spec.task == spec.task && !force {
+        true => TaskDefaults {
+            user_namespace: known.revision.user_namespace,
+            no_new_privileges: known.revision.default_no_new_privileges,
+        },
+        false => task_defaults::choose(state, &spec.task, &mut violations),
     };
     if force && version.is_none() {
         violations.0.push(version_required());
@@ -76,7 +80,8 @@ pub(super) fn update(
         force_count: if force { max_force_count(known).saturating_add(1) } else { current.force_count },
         secret_objects,
         labels: spec.template_labels(),
-        user_namespace,
+        user_namespace: defaults.user_namespace,
+        default_no_new_privileges: defaults.no_new_privileges,
     };
     state.check_volumes_usable(&next)?;
     let kind = RolloutKind::Update;
@@ -205,10 +210,12 @@ fn is_identical(one: &Revision, other: &Revision) -> bool {
         secret_objects,
         labels,
         user_namespace,
+        default_no_new_privileges,
     } = one;
     (task, ports, placement, forced) == (&other.task, &other.ports, &other.placement, &other.force_count)
-        && (secret_objects, labels, user_namespace)
-            == (&other.secret_objects, &other.labels, &other.user_namespace)
+        && (secret_objects, labels) == (&other.secret_objects, &other.labels)
+        && (user_namespace, default_no_new_privileges)
+            == (&other.user_namespace, &other.default_no_new_privileges)
 }
 
 /// A request that would have an effect again if repeated needs the version of the service.

@@ -8,7 +8,7 @@ use warren_types::{
     Revision, RolloutRecord, Service, ServiceId, ServiceMode, ServiceSpec, Timestamp, Violation, Violations,
 };
 
-use super::{ApplyContext, network, ports, user_namespace};
+use super::{ApplyContext, network, ports, task_defaults};
 use crate::state::{CommandResponse, ObjectKind, Refusal, State, StateChange, digest};
 
 pub(super) fn create(
@@ -29,7 +29,7 @@ pub(super) fn create(
         Vec::new()
     });
     network::check(state, id, spec, &mut violations);
-    let user_namespace = user_namespace::choose(state, &spec.task, &mut violations);
+    let defaults = task_defaults::choose(state, &spec.task, &mut violations);
     violations.into_result(()).map_err(Refusal::Invalid)?;
     if state.index.service_names.contains_key(&spec.name) {
         return taken(spec.name.to_string());
@@ -44,7 +44,8 @@ pub(super) fn create(
         force_count: 0,
         secret_objects,
         labels: spec.template_labels(),
-        user_namespace,
+        user_namespace: defaults.user_namespace,
+        default_no_new_privileges: defaults.no_new_privileges,
     };
     state.check_volumes_usable(&revision)?;
     let networks = network::virtual_networks(state, spec.endpoint_mode, [&spec.task].into_iter());

@@ -49,6 +49,7 @@ fn a_revision() -> Revision {
         secret_objects: Vec::new(),
         labels: BTreeMap::new(),
         user_namespace: UserNamespace::Host,
+        default_no_new_privileges: false,
     }
 }
 
@@ -255,6 +256,10 @@ fn every_service_field_changes_hash() {
         },
         |s| Arc::make_mut(&mut s.revision).labels = [("tier".into(), "front".into())].into(),
         |s| Arc::make_mut(&mut s.revision).user_namespace = UserNamespace::Private,
+        |s| Arc::make_mut(&mut s.revision).default_no_new_privileges = true,
+        |s| Arc::make_mut(&mut s.revision).task.no_new_privileges = NoNewPrivileges::On,
+        |s| Arc::make_mut(&mut s.revision).task.no_new_privileges = NoNewPrivileges::Off,
+        |s| Arc::make_mut(&mut s.spec).task.no_new_privileges = NoNewPrivileges::Off,
         |s| s.history = vec![Arc::new(a_revision())],
         |s| s.history = vec![Arc::new(a_revision()), Arc::new(a_revision())],
         |s| s.pins = [(1, pin('a'))].into(),
@@ -268,7 +273,7 @@ proptest::proptest! {
     /// Together with the round trip of specs through JSON: no field is left out.
     #[test]
     fn different_specs_have_different_digests(one in service_specs(), other in service_specs()) {
-        let digest = |spec: &ServiceSpec| self::spec(HashKind::ServiceSpec, spec);
+        let digest = service_spec;
         let merged = ServiceSpec { task: other.task.clone(), ..one.clone() };
         for (a, b) in [(&one, &other), (&one, &merged), (&merged, &other)] {
             proptest::prop_assert_eq!(digest(a) == digest(b), a == b);
@@ -396,6 +401,7 @@ fn every_cluster_field_changes_hash() {
         |c| c.settings.admission_policy.signatures = vec![signature_rule(1)],
         |c| c.settings.admission_policy.signatures = vec![signature_rule(2)],
         |c| c.settings.default_user_namespace = UserNamespace::Private,
+        |c| c.settings.no_new_privileges = true,
         |c| c.settings.node_certificate_lifetime = Duration::from_secs(1),
         |c| c.settings.node_certificate_lifetime = Duration::from_millis(1),
         |c| c.ca_rotation = Some(rotation(|_| {}).into()),

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_types::secret_object::{KEPT_SECRET_OBJECT_VERSIONS, MAX_SECRET_OBJECT_SIZE};
-use warren_types::{
-    SecretObject, SecretObjectKind, SecretObjectMount, SecretObjectVersion, Service, Task, Volume, VolumeName,
-};
+use warren_types::{SecretObject, SecretObjectVersion, Service, Task, Volume, VolumeName};
 
 use super::{InvariantViolation, ensure};
 use crate::state::index::{total_size, volume_templates};
+use crate::state::secret_object::named_secret_objects;
 use crate::state::{MAX_SECRET_OBJECTS, MAX_SECRET_OBJECTS_SIZE, State};
 
 pub(super) type VolumesByName<'a> = BTreeMap<&'a VolumeName, &'a Volume>;
@@ -42,11 +41,8 @@ impl State {
     /// The current revision uses what the spec names, and all of that is kept.
     pub(super) fn check_secret_object_versions(&self, service: &Service) -> Result<(), InvariantViolation> {
         let Service { id, spec, revision, removing, .. } = service;
-        let mounts = |kind, mounts: &[SecretObjectMount]| {
-            mounts.iter().map(|mount| (kind, mount.source.clone())).collect::<BTreeSet<_>>()
-        };
-        let mut desired = mounts(SecretObjectKind::Secret, &spec.task.secrets);
-        desired.extend(mounts(SecretObjectKind::Config, &spec.task.configs));
+        let named = named_secret_objects(&spec.task);
+        let desired: BTreeSet<_> = named.map(|(_, kind, name)| (kind, name.clone())).collect();
         let used: Vec<_> =
             revision.secret_objects.iter().map(|used| (used.kind, used.name.clone())).collect();
         let same = used.iter().eq(&desired);

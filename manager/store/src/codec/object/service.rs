@@ -44,6 +44,7 @@ fn stored_revision(revision: &Revision, pins: &BTreeMap<u64, ImageDigest>) -> v1
         secret_objects: revision.secret_objects.to_wire(),
         labels: revision.labels.clone(),
         user_namespace: unless_host(revision.user_namespace).to_wire(),
+        default_no_new_privileges: revision.default_no_new_privileges,
     }
 }
 
@@ -100,5 +101,6 @@ fn revision(stored: v1::StoredRevision, path: impl Fn(&str) -> String) -> Result
             stored.user_namespace,
         )?
         .unwrap_or_default(),
+        default_no_new_privileges: stored.default_no_new_privileges,
     })
 }

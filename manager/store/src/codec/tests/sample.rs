@@ -13,12 +13,12 @@ use warren_types::{
     AdmissionPolicy, AdmissionRules, Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane,
     DesiredTaskState, Device, DeviceAccess, EnvVar, FailureAction, FailureOutcome, FailureRatio, Health,
     HostEntry, Id, ImageDigest, ImageResolver, LifecycleHook, Limits, LogLimits, MilliCpu, Mount,
-    MountSource, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole, NodeStatus,
-    OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode, PublishedPort,
-    PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp, SecretObjectMount,
-    ServiceId, ServiceMode, ServiceSpec, SignatureKey, SignatureRule, Taint, TaskExit, TaskId, TaskReport,
-    TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder, UpdatePolicy, UserNamespace,
-    VerificationChange, WireGuardKey,
+    MountSource, NoNewPrivileges, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole,
+    NodeStatus, OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode,
+    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp,
+    SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, SignatureKey, SignatureRule, Taint, TaskExit,
+    TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
+    UpdatePolicy, UserNamespace, VerificationChange, WireGuardKey,
 };
 
 const SERVICE: ServiceId = ServiceId(Id(7));
@@ -66,7 +66,7 @@ fn task_spec() -> TaskSpec {
         privileged: true,
         cap_add: vec!["NET_ADMIN".parse().unwrap()],
         cap_drop: vec!["CHOWN".parse().unwrap()],
-        no_new_privileges: true,
+        no_new_privileges: NoNewPrivileges::On,
         seccomp: Seccomp::Unconfined,
         devices: vec![Device {
             source: "/dev/fuse".into(),
@@ -160,6 +160,14 @@ fn per_zone() -> ServiceSpec {
     spec.name = "cache".parse().unwrap();
     spec.task.user_namespace = Some(UserNamespace::Private);
     ServiceSpec { per: Some("node.labels.zone".parse().unwrap()), bootstrap: true, ..spec }
+}
+
+/// The same with other privileges.
+fn restricted() -> ServiceSpec {
+    let mut spec = per_zone();
+    spec.task.no_new_privileges = NoNewPrivileges::Off;
+    spec.task.seccomp = Seccomp::Config("conf".parse().unwrap());
+    spec
 }
 
 /// A minimal service.
@@ -374,6 +382,7 @@ fn ends() -> Vec<(&'static str, Command)> {
             }],
         }),
         default_user_namespace: Some(UserNamespace::Private),
+        no_new_privileges: Some(true),
         node_certificate_lifetime: Some(Duration::from_secs(30 * 24 * 60 * 60)),
     };
     let zones = vec![NewTask { label_value: Some("a".into()), ..new_task(1) }];
@@ -431,6 +440,10 @@ fn ends() -> Vec<(&'static str, Command)> {
             Command::AdvanceRollout { term, service: PER_ZONE, revision: 1, step: unresolved, at },
         ),
         ("record_import", Command::RecordImport { image, digest: Some(digest), at }),
+        (
+            "restrict_service_per_zone",
+            Command::UpdateService { id: PER_ZONE, version: None, spec: restricted(), force: false, at },
+        ),
     ]);
     all.extend([
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),

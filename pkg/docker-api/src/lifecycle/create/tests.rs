@@ -42,7 +42,7 @@ fn what_the_cli_sends_is_honoured() {
     assert_eq!(task.network, TaskNetworkMode::default());
     assert_eq!(task.user_namespace, Some(UserNamespace::Host));
     assert!(matches!(&task.mounts[0].source, MountSource::Bind { path, .. } if path == "/srv"));
-    assert!(task.mounts[0].read_only && task.no_new_privileges);
+    assert!(task.mounts[0].read_only && task.no_new_privileges == NoNewPrivileges::On);
     assert!(matches!(&task.mounts[1].source, MountSource::Volume { name, .. } if name == "cache"));
     assert!(matches!(&task.mounts[2].source, MountSource::Tmpfs { size: Some(Bytes(0x10_0000)), .. }));
     let ports: Vec<_> = spec.ports.iter().map(|port| (port.container_port, port.host_port)).collect();
@@ -89,4 +89,34 @@ fn every_wrong_field_is_named_as_in_the_request() {
     let host = json!({"UsernsMode": "private", "Privileged": true});
     let wrong = of(json!({"Image": "nginx", "HostConfig": host})).unwrap_err();
     assert_eq!(wrong.0[0].path, "HostConfig.UsernsMode");
+}
+
+#[test]
+fn security_options_are_those_of_docker() {
+    let of = |options: Value| of(json!({"Image": "nginx", "HostConfig": {"SecurityOpt": options}}));
+    let profile = r#"{"defaultAction":"SCMP_ACT_ALLOW"}"#;
+    let received = of(json!(["no-new-privileges:false", format!("seccomp={profile}")])).unwrap();
+    let config = SeccompConfig::new(profile.as_bytes()).unwrap();
+    assert_eq!(received.spec.task.no_new_privileges, NoNewPrivileges::Off);
+    assert_eq!(received.spec.task.seccomp, Seccomp::Config(config.name.clone()));
+    assert_eq!(received.profiles, [config]);
+    for (option, expected) in [
+        ("seccomp=unconfined", "unconfined"),
+        ("seccomp:unconfined", "unconfined"),
+        ("seccomp=builtin", "default"),
+        ("seccomp=config/strict", "config/strict"),
+    ] {
+        let received = of(json!([option])).unwrap();
+        assert_eq!(received.spec.task.seccomp.to_string(), expected, "{option}");
+        assert!(received.profiles.is_empty());
+    }
+    for (option, path) in [
+        ("seccomp=profile.json", "HostConfig.SecurityOpt[0]"),
+        ("seccomp={}", "HostConfig.SecurityOpt[0].defaultAction"),
+        ("label=disable", "HostConfig.SecurityOpt[0]"),
+        ("no-new-privileges=yes", "HostConfig.SecurityOpt[0]"),
+    ] {
+        let wrong = of(json!([option])).unwrap_err();
+        assert_eq!((wrong.0.len(), wrong.0[0].path.as_str()), (1, path), "{option}");
+    }
 }

@@ -27,6 +27,7 @@ impl FuzzInput<'_> {
                     verification,
                     data_plane,
                     default_user_namespace: data_plane.map(|_| UserNamespace::Private),
+                    no_new_privileges: data_plane.map(|plane| plane == DataPlane::Routes),
                     max_replicas_per_service,
                     task_history_limit,
                     ..Default::default()

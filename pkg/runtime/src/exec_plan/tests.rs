@@ -1,0 +1,158 @@
+use nix::libc::{SYS_clone, SYS_fchmodat, SYS_getpid, SYS_mkdirat, SYS_read, SYS_socket, SYS_write};
+
+use super::*;
+use crate::spec::default_profile;
+
+const EPERM_RETURNED: u32 = 0x0005_0001;
+
+/// What the kernel gets of the filter for a call.
+fn run(program: &[u8], call: i64, arguments: [u64; 6]) -> u32 {
+    let machine: u32 = if cfg!(target_arch = "aarch64") { 0xc000_00b7 } else { 0xc000_003e };
+    // `struct seccomp_data`.
+    let mut data = i32::try_from(call).unwrap().to_ne_bytes().to_vec();
+    data.extend(machine.to_ne_bytes());
+    data.extend(0u64.to_ne_bytes());
+    arguments.iter().for_each(|argument| data.extend(argument.to_ne_bytes()));
+    let (mut place, mut value) = (0, 0);
+    loop {
+        let instruction = &program[8 * place..8 * place + 8];
+        let code = u16::from_ne_bytes([instruction[0], instruction[1]]);
+        let (yes, no) = (usize::from(instruction[2]), usize::from(instruction[3]));
+        let k = u32::from_ne_bytes(instruction[4..].try_into().unwrap());
+        place += 1;
+        place += match code {
+            LOAD => {
+                value = u32::from_ne_bytes(data[k as usize..][..4].try_into().unwrap());
+                0
+            }
+            // Bits of a mask.
+            0x54 => {
+                value &= k;
+                0
+            }
+            JUMP => k as usize,
+            JUMP_IF_EQUAL => [no, yes][usize::from(value == k)],
+            0x25 => [no, yes][usize::from(value > k)],
+            JUMP_IF_NOT_BELOW => [no, yes][usize::from(value >= k)],
+            RETURN => return k,
+            other => panic!("unknown instruction {other:#x}"),
+        };
+    }
+}
+
+fn compiled_profile(json: Value) -> Vec<u8> {
+    let profile: oci::LinuxSeccomp = serde_json::from_value(json).unwrap();
+    let mut compiled = filters(&profile).unwrap();
+    assert_eq!(compiled.len(), 1, "a profile is one filter");
+    compiled.remove(0)
+}
+
+#[test]
+fn default_profile_compiles() {
+    let sources = sources(&default_profile()).unwrap();
+    assert_eq!(sources.len(), 2, "what has no rule, and clone3, which is not implemented");
+    assert_eq!(sources[1]["filter"]["match_action"]["errno"], 38);
+    let compiled = filters(&default_profile()).unwrap();
+    assert_eq!(compiled.len(), 1);
+    assert!(compiled[0].len().is_multiple_of(8) && compiled[0].len() / 8 <= MAX_INSTRUCTIONS);
+    assert_eq!(filters(&default_profile()).unwrap(), compiled);
+    let of = |call, first| run(&compiled[0], call, [first, 0, 0, 0, 0, 0]);
+    let allowed = ALLOW.cast_unsigned();
+    assert_eq!(of(SYS_read, 0), allowed);
+    assert_eq!(of(nix::libc::SYS_keyctl, 0), EPERM_RETURNED);
+    assert_eq!(of(nix::libc::SYS_clone3, 0), 0x0005_0026);
+    assert_eq!((of(SYS_socket, 2), of(SYS_socket, 40)), (allowed, EPERM_RETURNED));
+    assert_eq!((of(SYS_clone, 17), of(SYS_clone, 0x1000_0000 | 17)), (allowed, EPERM_RETURNED));
+}
+
+#[test]
+fn calls_are_refused_from_a_list() {
+    let filter = compiled_profile(json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [
+            { "names": ["mkdirat", "no_such_call"], "action": "SCMP_ACT_ERRNO" },
+            { "names": ["fchmodat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 13,
+              "args": [{ "index": 2, "value": 0o4000, "valueTwo": 0o4000, "op": "SCMP_CMP_MASKED_EQ" }] },
+            { "names": ["getpid"], "action": "SCMP_ACT_KILL_PROCESS" },
+            { "names": ["read"], "action": "SCMP_ACT_ALLOW" },
+        ],
+    }));
+    let of = |call, third| run(&filter, call, [0, 0, third, 0, 0, 0]);
+    let allowed = ALLOW.cast_unsigned();
+    assert_eq!((of(SYS_read, 0), of(SYS_write, 0)), (allowed, allowed));
+    assert_eq!(of(SYS_mkdirat, 0), EPERM_RETURNED);
+    assert_eq!((of(SYS_fchmodat, 0o755), of(SYS_fchmodat, 0o4755)), (allowed, 0x0005_000d));
+    assert_eq!(of(SYS_getpid, 0), KILL_PROCESS);
+}
+
+#[test]
+fn strictest_rule_of_a_call_counts() {
+    let filter = compiled_profile(json!({
+        "defaultAction": "SCMP_ACT_KILL_PROCESS",
+        "syscalls": [
+            { "names": ["write"], "action": "SCMP_ACT_LOG",
+              "args": [{ "index": 0, "value": 3, "op": "SCMP_CMP_LE" }] },
+            { "names": ["write"], "action": "SCMP_ACT_TRAP",
+              "args": [{ "index": 0, "value": 2, "op": "SCMP_CMP_GE" }] },
+            { "names": ["read"], "action": "SCMP_ACT_ALLOW",
+              "args": [{ "index": 0, "value": 1, "op": "SCMP_CMP_EQ" }] },
+            { "names": ["read"], "action": "SCMP_ACT_ERRNO", "errnoRet": 9 },
+            { "names": ["getpid"], "action": "SCMP_ACT_KILL_PROCESS" },
+        ],
+    }));
+    let of = |call, first| run(&filter, call, [first, 0, 0, 0, 0, 0]);
+    assert_eq!([of(SYS_write, 0), of(SYS_write, 1)], [0x7ffc_0000; 2]);
+    assert_eq!([of(SYS_write, 2), of(SYS_write, 3), of(SYS_write, 1 << 40)], [0x0003_0000; 3]);
+    // A rule without conditions is the only one of its call.
+    assert_eq!([of(SYS_read, 1), of(SYS_read, 2)], [0x0005_0009; 2]);
+    assert_eq!([of(SYS_getpid, 0), of(SYS_mkdirat, 0)], [KILL_PROCESS; 2]);
+}
+
+#[test]
+fn two_conditions_on_one_argument_are_alternatives() {
+    let condition = |index: u32, value: u32| json!({ "index": index, "value": value, "op": "SCMP_CMP_EQ" });
+    let of_rules = |arguments: Value| {
+        compiled_profile(json!({
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "syscalls": [{ "names": ["read"], "action": "SCMP_ACT_ALLOW", "args": arguments }],
+        }))
+    };
+    let allowed = ALLOW.cast_unsigned();
+    let either = of_rules(json!([condition(0, 1), condition(0, 2)]));
+    let both = of_rules(json!([condition(0, 1), condition(1, 2)]));
+    for (first, second, by_either, by_both) in
+        [(1, 2, allowed, allowed), (1, 0, allowed, EPERM_RETURNED), (2, 2, allowed, EPERM_RETURNED)]
+    {
+        let arguments = [first, second, 0, 0, 0, 0];
+        assert_eq!(run(&either, SYS_read, arguments), by_either, "{first} {second}");
+        assert_eq!(run(&both, SYS_read, arguments), by_both, "{first} {second}");
+    }
+    assert_eq!(run(&either, SYS_read, [3, 0, 0, 0, 0, 0]), EPERM_RETURNED);
+}
+
+#[test]
+fn profile_without_rules_is_its_default() {
+    let allowed = ALLOW.cast_unsigned();
+    for (action, expected) in [("SCMP_ACT_ALLOW", allowed), ("SCMP_ACT_ERRNO", EPERM_RETURNED)] {
+        let filter = compiled_profile(json!({ "defaultAction": action }));
+        assert_eq!(run(&filter, SYS_read, [0; 6]), expected);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn calls_of_x32_are_killed() {
+    let filter = compiled_profile(json!({ "defaultAction": "SCMP_ACT_ALLOW" }));
+    assert_eq!(run(&filter, 0x4000_0000, [0; 6]), KILL_PROCESS);
+    assert_eq!(run(&filter, -1, [0; 6]), ALLOW.cast_unsigned());
+}
+
+#[test]
+fn unsupported_setting_is_reported() {
+    let mut profile = oci::LinuxSeccomp::default();
+    profile.set_default_action(Action::ScmpActNotify);
+    assert!(filters(&profile).unwrap_err().contains("unsupported action"));
+    profile.set_default_action(Action::ScmpActErrno).set_default_errno_ret(Some(5000));
+    assert!(filters(&profile).unwrap_err().contains("is not an error number"));
+    assert!(is_known("read") && !is_known("no_such_call"));
+}

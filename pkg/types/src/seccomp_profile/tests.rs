@@ -1,0 +1,200 @@
+use super::*;
+
+fn wrong(json: &str) -> Vec<String> {
+    let wrong = SeccompProfile::parse(json.as_bytes()).unwrap_err();
+    wrong.0.iter().map(ToString::to_string).collect()
+}
+
+/// A profile that allows all but what `rules` say.
+fn with_rules(rules: &str) -> String {
+    format!(r#"{{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{rules}]}}"#)
+}
+
+#[test]
+fn every_field_of_dockers_format_is_read() {
+    let json = r#"{
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": 38,
+        "archMap": [
+            {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]},
+            {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": null}
+        ],
+        "syscalls": [
+            {
+                "names": ["read", "write"], "action": "SCMP_ACT_ALLOW", "args": null, "comment": "always",
+                "includes": {}, "excludes": {}
+            },
+            {
+                "name": "clone", "action": "SCMP_ACT_ERRNO", "errnoRet": 1,
+                "args": [{"index": 0, "value": 2114060288, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}],
+                "includes": {"arches": ["amd64", "x32"], "caps": ["CAP_SYS_ADMIN"], "minKernel": "4.8"},
+                "excludes": {"caps": ["CAP_BPF"]}
+            }
+        ]
+    }"#;
+    let read = SeccompProfile::parse(json.as_bytes()).unwrap();
+    let clone = SeccompRule {
+        names: vec!["clone".into()],
+        action: SeccompAction::Errno,
+        errno: Some(1),
+        arguments: vec![SeccompArgument {
+            index: 0,
+            value: 2_114_060_288,
+            value_two: 0,
+            operator: SeccompOperator::MaskedEqual,
+        }],
+        includes: SeccompCondition {
+            architectures: vec!["amd64".into(), "x32".into()],
+            capabilities: vec!["SYS_ADMIN".parse().unwrap()],
+            min_kernel: Some((4, 8)),
+        },
+        excludes: SeccompCondition {
+            capabilities: vec!["BPF".parse().unwrap()],
+            ..SeccompCondition::default()
+        },
+    };
+    let plain = SeccompRule {
+        names: vec!["read".into(), "write".into()],
+        action: SeccompAction::Allow,
+        errno: None,
+        arguments: Vec::new(),
+        includes: SeccompCondition::default(),
+        excludes: SeccompCondition::default(),
+    };
+    use SeccompArchitecture::{Aarch64, X32, X86, X86_64};
+    assert_eq!(
+        read,
+        SeccompProfile {
+            default_action: SeccompAction::Errno,
+            default_errno: Some(38),
+            architectures: SeccompArchitectures::Mapped(vec![
+                (X86_64, vec![X86, X32]),
+                (Aarch64, Vec::new())
+            ]),
+            rules: vec![plain, clone],
+        }
+    );
+}
+
+#[test]
+fn smallest_profile_has_a_default_action() {
+    let read = SeccompProfile::parse(br#"{"defaultAction": "SCMP_ACT_ALLOW"}"#).unwrap();
+    assert_eq!(read.architectures, SeccompArchitectures::Listed(Vec::new()));
+    assert!(read.rules.is_empty() && read.default_errno.is_none());
+    assert_eq!(wrong("{}"), ["defaultAction: is missing; give an action like SCMP_ACT_ERRNO"]);
+}
+
+#[test]
+fn each_wrong_field_is_named() {
+    for (json, expected) in [
+        (
+            r#"{"defaultAction": "ALLOW"}"#.to_owned(),
+            "defaultAction: \"ALLOW\" is not an action; give one of SCMP_ACT_KILL, ",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#.to_owned(),
+            "defaultAction: is SCMP_ACT_NOTIFY, which needs",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ALLOW", "defaultErrnoRet": 1}"#.to_owned(),
+            "defaultErrnoRet: is only for SCMP_ACT_ERRNO",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 4096}"#.to_owned(),
+            "defaultErrnoRet: 4096 is not an error number",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_Z80"]}"#.to_owned(),
+            "architectures[0]: \"SCMP_ARCH_Z80\" is not an architecture",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86"],
+                "archMap": [{"architecture": "SCMP_ARCH_X86_64"}]}"#
+                .to_owned(),
+            "archMap: is set beside architectures",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ALLOW", "archMap": [{"architecture": "amd64"}]}"#.to_owned(),
+            "archMap[0].architecture: \"amd64\" is not an architecture",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/run/x"}"#.to_owned(),
+            "listenerPath: is not supported",
+        ),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_FILTER_FLAG_LOG"]}"#.to_owned(),
+            "flags: is not supported",
+        ),
+        (with_rules(r#"{"names": [], "action": "SCMP_ACT_ALLOW"}"#), "syscalls[0].names: is empty"),
+        (
+            with_rules(r#"{"names": ["a"], "name": "b", "action": "SCMP_ACT_ALLOW"}"#),
+            "syscalls[0].name: is set beside names",
+        ),
+        (
+            with_rules(r#"{"names": ["mkdir "], "action": "SCMP_ACT_ALLOW"}"#),
+            "syscalls[0].names[0]: \"mkdir \" is not the name of a system call",
+        ),
+        (
+            with_rules(r#"{"names": ["a"], "action": "SCMP_ACT_NOTIFY"}"#),
+            "syscalls[0].action: is SCMP_ACT_NOTIFY, which needs",
+        ),
+        (
+            with_rules(r#"{"names": ["a"], "action": "SCMP_ACT_KILL", "errnoRet": 1}"#),
+            "syscalls[0].errnoRet: is only for SCMP_ACT_ERRNO",
+        ),
+        (
+            with_rules(
+                r#"{"names": ["a"], "action": "SCMP_ACT_KILL", "args": [{"index": 6, "value": 0, "op": "x"}]}"#,
+            ),
+            "syscalls[0].args[0].index: 6 is not an argument; give 0 to 5",
+        ),
+        (
+            with_rules(
+                r#"{"names": ["a"], "action": "SCMP_ACT_KILL", "args": [{"index": 5, "value": 0, "op": "x"}]}"#,
+            ),
+            "syscalls[0].args[0].op: \"x\" is not an operator; give one of SCMP_CMP_NE, ",
+        ),
+        (
+            with_rules(r#"{"names": ["a"], "action": "SCMP_ACT_KILL", "includes": {"arches": ["x86_64"]}}"#),
+            "syscalls[0].includes.arches[0]: \"x86_64\" is not an architecture as Docker names it",
+        ),
+        (
+            with_rules(r#"{"names": ["a"], "action": "SCMP_ACT_KILL", "excludes": {"caps": ["ALL"]}}"#),
+            "syscalls[0].excludes.caps[0]: \"ALL\" is not a Linux capability",
+        ),
+        (
+            with_rules(r#"{"names": ["a"], "action": "SCMP_ACT_KILL", "excludes": {"minKernel": "4"}}"#),
+            "syscalls[0].excludes.minKernel: \"4\" is not a version of the kernel",
+        ),
+    ] {
+        let found = wrong(&json);
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{json}: {found:?}");
+    }
+}
+
+#[test]
+fn what_is_no_profile_is_refused() {
+    for json in [
+        "",
+        "allow all",
+        "[]",
+        r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscals": []}"#,
+        r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["a"]}]}"#,
+        r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": "a", "action": "SCMP_ACT_KILL"}]}"#,
+        r#"{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": -1}"#,
+    ] {
+        let found = wrong(json);
+        assert!(found[0].starts_with("is not a seccomp profile in Docker's format: "), "{json}: {found:?}");
+    }
+    let long = format!("{{}}{}", " ".repeat(MAX_SECCOMP_PROFILE));
+    assert_eq!(wrong(&long), ["has 65538 bytes, more than 65536"]);
+}
+
+#[test]
+fn normal_form_has_neither_spaces_nor_an_order() {
+    let normal = SeccompProfile::normalize(br#" { "syscalls" : [], "defaultAction" : "SCMP_ACT_ALLOW" } "#);
+    assert_eq!(normal.unwrap(), r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[]}"#);
+    let long = format!(r#"{{"defaultAction":{}"SCMP_ACT_ALLOW"}}"#, " ".repeat(MAX_SECCOMP_PROFILE));
+    assert!(SeccompProfile::normalize(long.as_bytes()).is_ok());
+    assert!(SeccompProfile::normalize(b"{}").is_err() && SeccompProfile::normalize(b"").is_err());
+}

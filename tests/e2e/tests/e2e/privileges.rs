@@ -11,9 +11,15 @@ pub const NO_DIRECTORIES: &str = r#"{
     "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]
 }"#;
 
+/// Runs a script beside the first process of the task in slot 1.
+#[track_caller]
+fn beside(world: &NodeFixture, service: &str, script: &str) -> String {
+    world.warren().run_ok(&["task", "exec", &format!("{service}.1"), "sh", "-c", script])
+}
+
 #[test]
 fn own_seccomp_profile_holds_in_the_container_and_beside_it() {
-    let world = NodeFixture::new();
+    let mut world = NodeFixture::new();
     let file = world.node.scratch().join("strict.json");
     std::fs::write(&file, NO_DIRECTORIES).unwrap();
     world.warren().run_ok(&["config", "create", "strict", file.to_str().unwrap()]);
@@ -25,12 +31,11 @@ fn own_seccomp_profile_holds_in_the_container_and_beside_it() {
         let text = task_document::output(&world.node, &task);
         if text == "1\n/file\n" { Ok(()) } else { Err(text) }
     });
-    let shell = |script: &str| world.warren().run_ok(&["task", "exec", "app.1", "sh", "-c", script]);
-    assert_eq!(shell(script), "1\n/file\n");
+    assert_eq!(beside(&world, "app", script), "1\n/file\n");
 
     // The profile belongs to the container, not to the agent.
     world.node.crash_and_recover();
-    assert_eq!(shell("mkdir /again 2>/dev/null || echo refused"), "refused\n");
+    assert_eq!(beside(&world, "app", "mkdir /again 2>/dev/null || echo refused"), "refused\n");
 
     // A new version of the config is rolled out.
     std::fs::write(&file, r#"{"defaultAction": "SCMP_ACT_ALLOW"}"#).unwrap();
@@ -39,7 +44,7 @@ fn own_seccomp_profile_holds_in_the_container_and_beside_it() {
         let tasks = task_document::serving(&world.node, "app", 1)?;
         if tasks[0].id == task.id { Err("there is only the old one".to_owned()) } else { Ok(()) }
     });
-    assert_eq!(shell("mkdir /made && echo made"), "made\n");
+    assert_eq!(beside(&world, "app", "mkdir /made && echo made"), "made\n");
 }
 
 #[test]
@@ -56,8 +61,7 @@ fn tasks_take_the_default_of_the_cluster_for_new_privileges() {
             let text = task_document::output(&world.node, &task);
             if text == expected { Ok(()) } else { Err(text) }
         });
-        let beside = world.warren().run_ok(&["task", "exec", &format!("{name}.1"), "sh", "-c", script]);
-        assert_eq!(beside, expected, "{name}");
+        assert_eq!(beside(&world, name, script), expected, "{name}");
     }
     // What runs is not replaced, and a later change takes the default.
     world.ok("cluster update --no-new-privileges off");

@@ -7,8 +7,8 @@ use warren_client::Client;
 use warren_proto::convert::{data_plane, user_namespace};
 use warren_proto::v1;
 use warren_types::{
-    AdmissionPolicy, DataPlane, ImageResolver, NoNewPrivileges, NodeCheckOutcome, SecretObjectKind, ServiceSpec,
-    Timestamp, UserNamespace, UserRole, Violation,
+    AdmissionPolicy, DataPlane, ImageResolver, NoNewPrivileges, NodeCheckOutcome, SecretObjectKind,
+    ServiceSpec, Timestamp, UserNamespace, UserRole, Violation,
 };
 
 use crate::args::{GlobalArgs, OutputFormat};

@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn each_weakness_is_named() {
         type Case = (&'static str, fn(&mut ClusterState), &'static str);
-        let cases: [Case; 12] = [
+        let cases: [Case; 13] = [
             (
                 "traffic between nodes",
                 |cluster| {

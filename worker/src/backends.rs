@@ -140,6 +140,9 @@ impl HostBackends {
             runtime: oci_runtime,
             ..settings
         })?;
+        if let Err(error) = runtime.load_apparmor_profile().await {
+            tracing::warn!(%error, "containers have no AppArmor profile");
+        }
         let images = runtime.images().clone().with_registries(registries);
         Ok(Self {
             image_source: Arc::new(images.clone()),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::statvfs::statvfs;
 use tokio::time::timeout;
-use warren_runtime::Runtime;
+use warren_runtime::{AppArmorState, Runtime};
 use warren_types::{Bytes, MilliCpu, NodeDescription, Resources, WireGuardKey};
 
 use crate::network::NetworkOptions;
@@ -48,9 +48,9 @@ pub(crate) async fn describe(
     data_address: Option<Ipv4Addr>,
     wireguard_key: Option<WireGuardKey>,
 ) -> NodeDescription {
-    let runtime = match timeout(RUNTIME_DEADLINE, runtime.info()).await {
-        Ok(Ok(info)) => format!("{} {}", info.name, info.version),
-        _ => "not answering".to_string(),
+    let (runtime, apparmor) = match timeout(RUNTIME_DEADLINE, runtime.info()).await {
+        Ok(Ok(info)) => (format!("{} {}", info.name, info.version), info.apparmor),
+        _ => ("not answering".to_string(), AppArmorState::default()),
     };
     let address = overrides.address.clone().or_else(|| dialled_from.map(str::to_string));
     NodeDescription {
@@ -67,6 +67,7 @@ pub(crate) async fn describe(
         address: address.unwrap_or_default(),
         data_address,
         wireguard_key,
+        apparmor_missing: apparmor == AppArmorState::Missing,
         labels: overrides.labels.clone(),
     }
 }

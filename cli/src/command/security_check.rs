@@ -81,6 +81,7 @@ fn checks(cluster: &ClusterState) -> Vec<CheckView> {
         policy(cluster),
         users_of_containers(cluster),
         new_privileges(cluster),
+        apparmor(cluster),
         images(cluster),
         passwords(cluster),
         versions(cluster),
@@ -184,6 +185,15 @@ fn new_privileges(cluster: &ClusterState) -> CheckView {
     let hint =
         "`warren cluster update --no-new-privileges on` prevents it in services that do not say otherwise";
     check("new privileges", &found, "programs of containers may gain privileges, as by setuid", hint)
+}
+
+fn apparmor(cluster: &ClusterState) -> CheckView {
+    let lacks =
+        |node: &&v1::Node| node.description.as_ref().is_some_and(|description| description.apparmor_missing);
+    let found: Vec<String> = cluster.nodes.iter().filter(lacks).map(|node| node.name.clone()).collect();
+    let hint = "`warren system check` on the node says why; then restart it";
+    let message = "nodes with AppArmor whose containers have no profile";
+    check("AppArmor", &found, message, hint)
 }
 
 fn images(cluster: &ClusterState) -> CheckView {
@@ -340,6 +350,15 @@ mod tests {
                 "new privileges",
                 |cluster| cluster.services[0].task.no_new_privileges = NoNewPrivileges::Off,
                 "programs of containers may gain privileges, as by setuid: in web",
+            ),
+            (
+                "AppArmor",
+                |cluster| {
+                    let description =
+                        Some(v1::NodeDescription { apparmor_missing: true, ..Default::default() });
+                    cluster.nodes = vec![v1::Node { name: "n1".into(), description, ..Default::default() }];
+                },
+                "nodes with AppArmor whose containers have no profile: n1",
             ),
             (
                 "images",

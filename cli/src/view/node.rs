@@ -42,6 +42,9 @@ pub struct NodeView {
     /// The public key with which they encrypt these packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     wireguard_key: Option<WireGuardKey>,
+    /// Its kernel has AppArmor, and the default profile of containers is not loaded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    apparmor_missing: bool,
     /// Addresses of its tasks.
     subnets: Vec<String>,
     /// Manager of its session; absent before the first one.
@@ -143,6 +146,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         address,
         data_address,
         wireguard_key,
+        apparmor_missing,
         labels: engine_labels,
     } = NodeDescription::try_from(description).map_err(under("description"))?;
     let reserved = reserved.map(Resources::from).unwrap_or_default();
@@ -163,6 +167,7 @@ fn parse(wire: v1::Node) -> Result<NodeView, Violations> {
         address,
         data_address,
         wireguard_key,
+        apparmor_missing,
         subnets,
         manager: non_empty(manager),
         reason: non_empty(reason),
@@ -353,6 +358,7 @@ mod tests {
             address: "10.0.0.7".into(),
             data_address: "192.168.1.7".into(),
             wireguard_key: String::new(),
+            apparmor_missing: false,
             os: "linux".into(),
             disk_bytes: 40 << 30,
             labels: [("zone".to_owned(), "a".to_owned()), ("ssd".to_owned(), "yes".to_owned())].into(),

@@ -54,7 +54,7 @@ fn a_machine_is_checked_without_a_change() {
     ] {
         assert_eq!(by_name(&results, name)["outcome"], "passed", "{results}");
     }
-    for name in ["containerd", "clock", "disk", "memory", "dns"] {
+    for name in ["containerd", "apparmor", "clock", "disk", "memory", "dns"] {
         assert!(by_name(&results, name)["message"].is_string(), "{results}");
     }
     for directory in ["data", "run"] {

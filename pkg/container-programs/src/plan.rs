@@ -32,6 +32,8 @@ pub struct ExecPlan {
     pub capabilities: CapabilityMasks,
     /// Whether to set no_new_privs.
     pub no_new_privileges: bool,
+    /// Name of the AppArmor profile; empty: none.
+    pub apparmor_profile: Vec<u8>,
     /// Limits for setrlimit(2): resource, soft, hard.
     pub rlimits: Vec<(u32, u64, u64)>,
     /// Seccomp filters, installed in this order: each the instructions of a classic BPF program.
@@ -94,6 +96,7 @@ const NO_NEW_PRIVILEGES: u8 = 11;
 const LIMIT: u8 = 12;
 const FILTER: u8 = 13;
 const FIRST_ID: u8 = 14;
+const APPARMOR: u8 = 15;
 
 impl ExecPlan {
     /// Encodes the plan, prefixed with its length.
@@ -125,6 +128,9 @@ impl ExecPlan {
         }
         self.seccomp_filters.iter().for_each(|filter| put(FILTER, filter));
         self.first_id.iter().for_each(|id| put(FIRST_ID, &id.to_le_bytes()));
+        if !self.apparmor_profile.is_empty() {
+            put(APPARMOR, &self.apparmor_profile);
+        }
         let mut sent = u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes().to_vec();
         sent.extend(body);
         sent
@@ -164,6 +170,7 @@ impl ExecPlan {
                 }
                 FILTER => plan.seccomp_filters.push(content.to_vec()),
                 FIRST_ID => plan.first_id = Some(decode_u32(content)?),
+                APPARMOR => plan.apparmor_profile = content.to_vec(),
                 _ => return None,
             }
         }
@@ -249,6 +256,7 @@ mod tests {
                 ambient: 5,
             },
             no_new_privileges: true,
+            apparmor_profile: b"warren-default".to_vec(),
             rlimits: vec![(7, 1, u64::MAX)],
             seccomp_filters: vec![vec![1; 16], vec![2; 8]],
             first_id: Some(1_000_000),

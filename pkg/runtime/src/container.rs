@@ -13,10 +13,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use warren_image::Reference;
-use warren_types::Bytes;
+use warren_types::{AppArmor, Bytes, Signal};
 
 use crate::error::Error;
-use warren_types::Signal;
 
 pub use identity::{ContainerId, ContainerOwner};
 pub use input::StandardInput;
@@ -95,7 +94,7 @@ pub struct ContainerSpec {
     /// containerd's default.
     pub oom_score_adj: Option<i32>,
 
-    /// Every capability and device of the host, without masked paths and seccomp profile.
+    /// Every capability and device of the host, without masked paths and default profiles.
     pub privileged: bool,
     /// Capabilities in addition to Docker's 14: names with or without `CAP_`, in any case, or `ALL`.
     pub cap_add: Vec<String>,
@@ -105,6 +104,8 @@ pub struct ContainerSpec {
     pub no_new_privileges: bool,
     /// Allowed system calls.
     pub seccomp: SeccompPolicy,
+    /// Its AppArmor profile; a named one must be loaded on the host.
+    pub apparmor: AppArmor,
     /// Its user namespace, which exists; `None`: that of the host.
     pub user_namespace: Option<PrivateUsers>,
     /// Devices of the host.
@@ -158,6 +159,7 @@ impl ContainerSpec {
             cap_drop: Vec::new(),
             no_new_privileges: false,
             seccomp: SeccompPolicy::default(),
+            apparmor: AppArmor::default(),
             user_namespace: None,
             devices: Vec::new(),
             read_only_root: false,

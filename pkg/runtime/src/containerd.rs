@@ -36,6 +36,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_stream::wrappers::BroadcastStream;
 use warren_image::{ContainerdConnection, ImageStore, Reference};
 
+use crate::apparmor::AppArmorHost;
 use crate::cgroup::CgroupHierarchies;
 use crate::container::{
     ContainerId, ContainerSpec, ContainerStatus, ProcessExit, RuntimeEvent, RuntimeInfo, SweepReport,
@@ -117,6 +118,7 @@ struct Inner {
     /// `None` without accounting.
     usage_counters: Option<UsageCounters>,
     host: HostFeatures,
+    apparmor: AppArmorHost,
     /// Absolute path of the OCI runtime.
     oci_runtime: PathBuf,
     /// Starts are CPU bound: more at once are slower in total, and the first is ready much later.
@@ -178,6 +180,7 @@ impl ContainerdRuntime {
             cgroups,
             usage_counters: meters,
             host,
+            apparmor: AppArmorHost::find(),
             oci_runtime,
             start_permits: Arc::new(Semaphore::new((3 * cores).max(4))),
             stop_permits: Arc::new(Semaphore::new((2 * cores).max(4))),
@@ -195,6 +198,14 @@ impl ContainerdRuntime {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Loads the default AppArmor profile of containers, if the machine has AppArmor.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]; containers then have no profile.
+    pub async fn load_apparmor_profile(&self) -> Result<()> {
+        self.shared.apparmor.load().await
+    }
+
     /// Image store of the same namespace.
     pub fn images(&self) -> &ImageStore {
         &self.shared.images
@@ -206,7 +217,7 @@ impl Runtime for ContainerdRuntime {
     async fn info(&self) -> Result<RuntimeInfo> {
         let version = self.shared.connection.version(STATE_TIMEOUT).await;
         let version = version.map_err(|status| Error::from_status("get its version", &status))?;
-        Ok(RuntimeInfo { name: "containerd", version })
+        Ok(RuntimeInfo { name: "containerd", version, apparmor: self.shared.apparmor.state().await })
     }
 
     async fn list(&self) -> Result<Vec<ContainerStatus>> {

@@ -59,6 +59,7 @@ pub(crate) fn exec_plan(document: &oci::Spec) -> Result<ExecPlan, String> {
             ambient: set(sets.ambient()),
         },
         no_new_privileges: process.no_new_privileges().unwrap_or(false),
+        apparmor_profile: process.apparmor_profile().clone().unwrap_or_default().into_bytes(),
         rlimits: limits.map(|limit| (resource(limit.typ()), limit.soft(), limit.hard())).collect(),
         seccomp_filters: linux.seccomp().as_ref().map(filters).transpose()?.unwrap_or_default(),
         cgroup: cgroup.display().to_string(),

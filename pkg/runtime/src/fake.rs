@@ -21,6 +21,7 @@ use tokio_stream::wrappers::BroadcastStream;
 pub use attach::FakeInput;
 pub use script::{ContainerScript, FakeFailure, FaultPoint, RuntimeOperation};
 
+use crate::apparmor::AppArmorState;
 use crate::container::{
     ContainerId, ContainerSpec, ContainerStatus, ProcessExit, ProcessState, RuntimeEvent, RuntimeInfo,
     SweepReport,
@@ -320,7 +321,8 @@ impl State {
 impl Runtime for FakeRuntime {
     async fn info(&self) -> Result<RuntimeInfo> {
         self.call(RuntimeOperation::Info, |_| {
-            Ok(RuntimeInfo { name: "fake", version: env!("CARGO_PKG_VERSION").to_owned() })
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            Ok(RuntimeInfo { name: "fake", version, apparmor: AppArmorState::Absent })
         })
     }
 

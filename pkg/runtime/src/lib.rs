@@ -14,6 +14,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod apparmor;
 mod cgroup;
 mod container;
 pub mod containerd;
@@ -44,6 +45,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
+pub use apparmor::{AppArmorHost, AppArmorState, DEFAULT_APPARMOR_PROFILE};
 pub use cgroup::{CgroupSupport, CgroupVersion};
 pub use container::{
     ContainerId, ContainerLimits, ContainerMount, ContainerMountSource, ContainerOwner,
@@ -71,7 +73,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A container runtime. All containers of one runtime are in one namespace that has no other user.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Name and version of the runtime, as proof that it answers.
+    /// Name and version of the runtime, as proof that it answers, and the AppArmor of the machine.
     ///
     /// # Errors
     /// [`Error::Unavailable`] or [`Error::Timeout`] if it does not answer.

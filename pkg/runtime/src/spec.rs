@@ -62,6 +62,8 @@ pub(crate) struct DeviceNode {
 pub(crate) struct ResolvedSpec {
     pub user: User,
     pub devices: Vec<DeviceNode>,
+    /// Name of the AppArmor profile, which is loaded.
+    pub apparmor: Option<String>,
 }
 
 /// The path of a container's cgroup, the same in every hierarchy.
@@ -90,7 +92,7 @@ pub(crate) fn document(
         .set_version("1.0.2".to_owned())
         .set_root(Some(root))
         .set_hostname(Some(spec.hostname.clone()))
-        .set_process(Some(process(spec, image, &meant.user, granted, host)?))
+        .set_process(Some(process(spec, image, meant, granted, host)?))
         .set_mounts(Some(mounts::mounts(spec, host)))
         .set_linux(Some(linux(spec, meant, granted, cgroup_parent, host)));
     Ok(document)
@@ -116,7 +118,7 @@ fn oom_score(spec: &ContainerSpec, host: HostFeatures) -> Option<i32> {
 fn process(
     spec: &ContainerSpec,
     image: &RunConfig,
-    user: &User,
+    meant: &ResolvedSpec,
     granted: capabilities::CapabilitySet,
     host: HostFeatures,
 ) -> Result<oci::Process, Error> {
@@ -140,11 +142,12 @@ fn process(
     let mut process = oci::Process::default();
     process
         .set_terminal(Some(spec.tty))
-        .set_user(identity(user))
+        .set_user(identity(&meant.user))
         .set_args(Some(words))
         .set_env(Some(command::environment(spec, image)))
         .set_cwd(directory.into())
         .set_no_new_privileges(Some(spec.no_new_privileges))
+        .set_apparmor_profile(meant.apparmor.clone())
         .set_capabilities(Some(capabilities::oci_sets(granted)))
         .set_oom_score_adj(oom_score(spec, host))
         .set_rlimits(resources::rlimits(&spec.ulimits));

@@ -11,7 +11,8 @@ use crate::image_reference::{DEFAULT_DOMAIN, canonical_domain, normalize_domain,
 use crate::spec::check::check_count;
 use crate::spec::storage::is_normalized_absolute;
 use crate::spec::{
-    Capability, DEFAULT_PIDS_LIMIT, Limits, MountSource, Seccomp, ServiceSpec, TaskNetworkMode, TaskSpec,
+    AppArmor, Capability, DEFAULT_PIDS_LIMIT, Limits, MountSource, Seccomp, ServiceSpec, TaskNetworkMode,
+    TaskSpec,
 };
 use crate::{ImageReference, SignatureKey, UserRole, Violations};
 
@@ -65,6 +66,9 @@ pub struct AdmissionRules {
     pub devices: Vec<String>,
     /// No seccomp profile, or one of its own: whether that is weaker than the default is not examined.
     pub unconfined_seccomp: bool,
+    /// No AppArmor profile, or one of the node's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unconfined_apparmor: bool,
     /// The lowest value of `oomScoreAdj`, at most 0.
     pub min_oom_score_adj: i32,
     /// The metadata service of the cloud.
@@ -117,6 +121,7 @@ impl AdmissionPolicy {
             cap_add,
             devices,
             unconfined_seccomp,
+            unconfined_apparmor,
             min_oom_score_adj,
             metadata,
             bootstrap,
@@ -132,6 +137,7 @@ impl AdmissionPolicy {
             (!cap_add.is_empty(), "capAdd"),
             (!devices.is_empty(), "devices"),
             (*unconfined_seccomp, "unconfinedSeccomp"),
+            (*unconfined_apparmor, "unconfinedApparmor"),
             (*min_oom_score_adj < 0, "minOomScoreAdj"),
             (*metadata, "metadata"),
             (*bootstrap, "bootstrap"),
@@ -223,6 +229,7 @@ impl AdmissionRules {
             cap_drop: _,
             no_new_privileges: _,
             seccomp,
+            apparmor,
             devices: _,
             read_only: _,
             mounts: _,
@@ -240,10 +247,12 @@ impl AdmissionRules {
         } = &spec.task;
         let host_network = *network == TaskNetworkMode::Host;
         let (own_seccomp, seccomp) = (*seccomp != Seccomp::Default, format!("is {seccomp}"));
+        let (own_apparmor, apparmor) = (*apparmor != AppArmor::Default, format!("is {apparmor}"));
         for (is_set, is_allowed, path, found, rule) in [
             (*privileged, self.privileged, "task.privileged", "is true", "privileged"),
             (host_network, self.host_network, "task.network", "is that of the node", "hostNetwork"),
             (own_seccomp, self.unconfined_seccomp, "task.seccomp", &*seccomp, "unconfinedSeccomp"),
+            (own_apparmor, self.unconfined_apparmor, "task.apparmor", &*apparmor, "unconfinedApparmor"),
             (*allow_metadata, self.metadata, "task.allowMetadata", "is true", "metadata"),
             (spec.bootstrap, self.bootstrap, "bootstrap", "is true", "bootstrap"),
         ] {

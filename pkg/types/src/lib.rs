@@ -94,7 +94,7 @@ pub use secret_object::{
 pub use signal::Signal;
 pub use signature_key::{ParseSignatureKeyError, SignatureKey};
 pub use spec::{
-    Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
+    AppArmor, Capability, Constraint, Device, DeviceAccess, DnsSettings, EnvVar, FailureAction, FailureRatio,
     HealthCheck, HostEntry, HttpHeader, ImageResolver, LifecycleHook, Limits, LogLimits, Mount, MountSource,
     NetworkAttachment, NoNewPrivileges, NodeLabel, OnDisconnect, Parallelism, Placement, PlacementPreference,
     Probe, Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, RestartCondition, RestartPolicy,

@@ -318,6 +318,9 @@ pub struct NodeDescription {
     pub data_address: Option<Ipv4Addr>,
     /// The public key with which others encrypt these packets; `None`: its agent has told none.
     pub wireguard_key: Option<WireGuardKey>,
+    /// Its kernel has AppArmor, and the default profile of containers is not loaded.
+    #[serde(default)]
+    pub apparmor_missing: bool,
     /// Labels from the agent's configuration, which users may trust or not: only constraints on `engine.labels` see
     /// them.
     pub labels: BTreeMap<String, String>,

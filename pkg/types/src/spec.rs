@@ -43,7 +43,7 @@ pub use restart::{
 };
 pub use secret_object::{MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
 pub use security::{
-    Capability, Device, DeviceAccess, NoNewPrivileges, Seccomp, Ulimit, UlimitName, UserNamespace,
+    AppArmor, Capability, Device, DeviceAccess, NoNewPrivileges, Seccomp, Ulimit, UlimitName, UserNamespace,
 };
 pub use storage::{MAX_MOUNTS, MIN_TMPFS, Mount, MountSource, Propagation, is_normalized_relative};
 pub use sysctl::sysctl_fault;
@@ -54,7 +54,6 @@ pub use task::{
     DEFAULT_DRAIN_DELAY, DEFAULT_PIDS_LIMIT, DEFAULT_STOP_GRACE, HostEntry, Limits, LogLimits,
     MAX_PIDS_LIMIT, MAX_STOP_GRACE, MIN_CPU_LIMIT, MIN_MEMORY_LIMIT, TaskSpec, WITHDRAWAL_TIMEOUT,
 };
-
 pub use update::{
     DEFAULT_UPDATE_MONITOR, FailureAction, FailureRatio, MAX_UPDATE_PERIOD, Parallelism, UpdateOrder,
     UpdatePolicy,
@@ -315,8 +314,7 @@ impl ServiceSpec {
         }
     }
 
-    /// The labels of the service that its tasks' templates use: they shape tasks, so they are part of a
-    /// revision.
+    /// The labels of the service that templates of its tasks use: they shape tasks, so a revision has them.
     pub fn template_labels(&self) -> BTreeMap<String, String> {
         let mut secret_objects = self.task.secrets.iter().chain(&self.task.configs);
         if secret_objects.any(|content| content.template) {

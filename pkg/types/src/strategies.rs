@@ -9,13 +9,13 @@ use crate::spec::{
     MAX_UPDATE_PERIOD, MIN_HEALTH_INTERVAL, MIN_HEALTH_TIMEOUT, MIN_RESTART_DELAY, MIN_STOP_AFTER,
 };
 use crate::{
-    Bytes, Capability, Catalogue, CatalogueService, Device, DeviceAccess, DnsLabel, DnsSettings, Endpoint,
-    EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id, ImageResolver,
-    LifecycleHook, Limits, LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment, NetworkId,
-    NoNewPrivileges, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe, Propagation, Protocol,
-    PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, Seccomp,
-    SecretObjectMount, ServiceMode, ServiceName, ServicePort, ServiceSpec, Signal, TaintSelector,
-    TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy, UserNamespace,
+    AppArmor, Bytes, Capability, Catalogue, CatalogueService, Device, DeviceAccess, DnsLabel, DnsSettings,
+    Endpoint, EndpointMode, EnvVar, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Id,
+    ImageResolver, LifecycleHook, Limits, LogLimits, MilliCpu, Mount, MountSource, NetworkAttachment,
+    NetworkId, NoNewPrivileges, OnDisconnect, Parallelism, Placement, PlacementPreference, Probe,
+    Propagation, Protocol, PublishMode, PublishedPort, PullPolicy, Resources, RestartCondition,
+    RestartPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceName, ServicePort, ServiceSpec, Signal,
+    TaintSelector, TaskNetworkMode, TaskSpec, Ulimit, UlimitName, UpdateOrder, UpdatePolicy, UserNamespace,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -236,6 +236,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
     );
     let own = Seccomp::Config("profile".parse().unwrap());
     let seccomp = select(vec![Seccomp::Default, Seccomp::Unconfined, own]);
+    let apparmor = select(vec![AppArmor::Default, AppArmor::Unconfined, AppArmor::Profile("web".into())]);
     let storage = (
         devices(),
         mounts(),
@@ -244,13 +245,13 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
         option::of(health_checks()),
     );
     let pulling = (select(PullPolicy::ALL.to_vec()), select(ImageResolver::ALL.to_vec()));
-    let rights = (any::<[bool; 6]>(), capabilities(), capabilities(), seccomp, storage);
+    let rights = (any::<[bool; 6]>(), capabilities(), capabilities(), (seccomp, apparmor), storage);
     (image, pulling, process, life, rest, rights).prop_map(
         |(image, (pull, resolve_image), process, life, rest, rights)| {
             let (command, args, env, workdir, user, groups, hostname, container_labels) = process;
             let (hosts, stop_signal, (drain_delay, stop_grace), restart, logs, on_disconnect, (network, dns)) = life;
             let ((limits, reservations), ulimits, sysctls, (shm_size, storage_limit), oom_score_adj) = rest;
-            let (switches, cap_add, cap_drop, seccomp, storage) = rights;
+            let (switches, cap_add, cap_drop, (seccomp, apparmor), storage) = rights;
             let (devices, mounts, secrets, configs, health) = storage;
             let [tty, stdin, init, privileged, no_new_privileges, read_only] = switches;
             let allow_metadata = tty && network.has_address();
@@ -298,6 +299,7 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
                     (false, false) => NoNewPrivileges::Default,
                 },
                 seccomp,
+                apparmor,
                 devices,
                 read_only,
                 mounts,

@@ -13,8 +13,8 @@ wire_structs! {
     AdmissionPolicy as AdmissionPolicy { operator by or_default, signatures };
     SignatureRule as SignatureRule { registry, keys };
     AdmissionRules as AdmissionRules {
-        privileged, host_binds, host_network, cap_add, devices, unconfined_seccomp, min_oom_score_adj, metadata,
-        bootstrap, registries, limits by or_default, max_replicas
+        privileged, host_binds, host_network, cap_add, devices, unconfined_seccomp, unconfined_apparmor,
+        min_oom_score_adj, metadata, bootstrap, registries, limits by or_default, max_replicas
     };
 }
 

@@ -9,7 +9,7 @@ use crate::v1;
 wire_structs! {
     NodeDescription as NodeDescription {
         resources, architecture, kernel, runtime, warren_version: version, address, os, disk_bytes: disk, labels,
-        data_address, wireguard_key
+        data_address, wireguard_key, apparmor_missing
     };
     NodeCheckResult as NodeCheckResult { name, outcome, message };
     NodeVerification as NodeVerification { state, since, failures, requested, answered, results };

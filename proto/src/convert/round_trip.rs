@@ -150,17 +150,18 @@ fn settings() -> impl Strategy<Value = NodeSettings> {
 fn descriptions() -> impl Strategy<Value = NodeDescription> {
     let labels = btree_map(".{0,8}", ".{0,8}", 0..3);
     let keys = any::<[u8; 32]>().prop_map(WireGuardKey);
-    let data = (option::of(addresses()), option::of(keys));
+    let data = (option::of(addresses()), option::of(keys), any::<bool>());
     (resources(), any::<u64>(), proptest::array::uniform6(".{0,8}"), labels, data).prop_map(
         |(
             resources,
             disk,
             [os, architecture, kernel, runtime, version, address],
             labels,
-            (data_address, wireguard_key),
+            (data_address, wireguard_key, apparmor_missing),
         )| NodeDescription {
             data_address,
             wireguard_key,
+            apparmor_missing,
             resources,
             disk: Bytes(disk),
             os,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_types::spec::{NoNewPrivileges, OnDisconnect, Seccomp};
+use warren_types::spec::{AppArmor, NoNewPrivileges, OnDisconnect, Seccomp};
 use warren_types::{
     Bytes, Device, DnsSettings, EnvVar, HealthCheck, HostEntry, LifecycleHook, Limits, LogLimits, MilliCpu,
     Mount, MountSource, NetworkAttachment, Resources, RestartPolicy, TaskNetworkMode, TaskSpec, Ulimit,
@@ -23,7 +23,7 @@ wire_structs! {
         stop_signal, drain_delay_ms: drain_delay by drain_delay, stop_grace_ms: stop_grace by stop_grace,
         limits by or_default, reservations by or_default, ulimits, sysctls, shm_size_bytes: shm_size, oom_score_adj,
         privileged, cap_add, cap_drop, no_new_privileges with new_privileges by privilege_gain,
-        seccomp with seccomp_config by seccomp_profile, devices, read_only, mounts, secrets, configs, health,
+        seccomp with seccomp_config by seccomp_profile, apparmor, devices, read_only, mounts, secrets, configs, health,
         restart by or_default, stop_after_ms: on_disconnect,
         logs by or_default, network by or_default, dns by or_default, allow_metadata, post_start, pre_stop,
         resolve_image, storage_limit_bytes: storage_limit, user_namespace
@@ -94,6 +94,23 @@ mod seccomp_profile {
                 Err(Violation::new("", message).into())
             }
             (Err(_), _) => Err(unknown_enum_value(number, "default or unconfined")),
+        }
+    }
+}
+
+/// Empty for the default.
+impl WireForm<String> for AppArmor {
+    fn to_wire(&self) -> String {
+        match self {
+            Self::Default => String::new(),
+            named => named.to_string(),
+        }
+    }
+
+    fn from_wire(wire: String) -> Result<Self, Violations> {
+        match wire.as_str() {
+            "" => Ok(Self::Default),
+            text => text.parse().map_err(|why: String| Violation::new("", why).into()),
         }
     }
 }

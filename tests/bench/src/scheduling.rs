@@ -103,6 +103,7 @@ fn description(number: u32) -> NodeDescription {
         address: "10.0.0.1:8080".into(),
         data_address: None,
         wireguard_key: None,
+        apparmor_missing: false,
         labels: [label("zone", 7), label("rack", 50)].into(),
     }
 }

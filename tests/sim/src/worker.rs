@@ -214,6 +214,7 @@ impl SimWorker {
             address: format!("10.0.0.{}:8080", { self.id.0.0 }),
             data_address: Some([10, 0, 0, self.id.0.0 as u8].into()),
             wireguard_key: None,
+            apparmor_missing: false,
         }
     }
 }

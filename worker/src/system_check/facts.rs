@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use warren_network::{NetworkRequirement, PortUser};
-use warren_runtime::CgroupSupport;
 use warren_runtime::supervise::{self, ContainerdPreview};
+use warren_runtime::{AppArmorState, CgroupSupport};
 
 use super::NeededPort;
 use crate::node::meter::{DiskUsage, MemoryUsage};
@@ -23,6 +23,12 @@ pub(super) enum Fact {
     Network(NetworkRequirement, Result<String, warren_network::Error>),
     Containerd(Result<ContainerdPreview, supervise::Error>),
     OciRuntime(Result<String, warren_runtime::Error>),
+    /// Of the machine, whether it has the program that loads profiles, and the process of the node that runs here.
+    AppArmor {
+        state: AppArmorState,
+        has_parser: bool,
+        node: Option<u32>,
+    },
     Port {
         needed: NeededPort,
         user: Result<Option<PortUser>, warren_network::Error>,

@@ -12,7 +12,7 @@ use warren_dns::parse_nameservers;
 use warren_network::{NetworkRequirement, kernel_module, port_user};
 use warren_runtime::containerd::OciRuntime;
 use warren_runtime::supervise::{self, SupervisorOptions};
-use warren_runtime::{CgroupSupport, kernel_release};
+use warren_runtime::{AppArmorHost, CgroupSupport, kernel_release};
 
 use super::facts::Fact;
 use super::{NeededPort, SystemCheckOptions, kernel_clock};
@@ -35,7 +35,7 @@ pub(super) async fn gather(options: SystemCheckOptions) -> Vec<(String, Fact)> {
         check("kernel", async { Fact::Kernel(kernel_release()) }),
     ];
     if let Some(flags) = worker {
-        checks.extend(worker_checks(&data_dir, &run_dir, flags, user.is_root()));
+        checks.extend(worker_checks(&data_dir, &run_dir, flags, user.is_root(), node));
     }
     checks.extend(ports.into_iter().map(|needed| port_check(needed, node)));
     checks.extend([
@@ -60,7 +60,13 @@ fn check(name: impl Into<String>, fact: impl Future<Output = Fact> + Send + 'sta
 }
 
 /// What only a machine with tasks needs.
-fn worker_checks(data_dir: &Path, run_dir: &Path, flags: WorkerFlags, is_root: bool) -> Vec<Check> {
+fn worker_checks(
+    data_dir: &Path,
+    run_dir: &Path,
+    flags: WorkerFlags,
+    is_root: bool,
+    node: Option<u32>,
+) -> Vec<Check> {
     let mut checks = vec![
         check("cgroups", async { Fact::Cgroups(CgroupSupport::read()) }),
         check("overlayfs", async { Fact::Overlay(overlayfs().await) }),
@@ -96,6 +102,13 @@ fn worker_checks(data_dir: &Path, run_dir: &Path, flags: WorkerFlags, is_root: b
             Ok(runtime) => runtime.check().await,
             Err(error) => Err(error),
         })
+    }));
+    checks.push(check("apparmor", async move {
+        let host = AppArmorHost::find();
+        match is_root {
+            true => Fact::AppArmor { state: host.state().await, has_parser: host.has_parser(), node },
+            false => Fact::NeedsRoot,
+        }
     }));
     checks
 }

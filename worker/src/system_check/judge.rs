@@ -2,7 +2,9 @@
 
 use warren_network::{NetworkRequirement, PortUser};
 use warren_runtime::supervise::{self, ContainerdPreview};
-use warren_runtime::{CgroupSupport, CgroupVersion, MIN_KERNEL, major_minor};
+use warren_runtime::{
+    AppArmorState, CgroupSupport, CgroupVersion, DEFAULT_APPARMOR_PROFILE, MIN_KERNEL, major_minor,
+};
 use warren_types::Bytes;
 use warren_types::NodeCheckOutcome::{self, Failed, Passed, Warning};
 
@@ -51,6 +53,7 @@ pub(super) fn judge(name: String, fact: &Fact) -> SystemCheckResult {
         Fact::Containerd(Err(error)) => failed(error.to_string(), containerd_hint(error)),
         Fact::OciRuntime(Ok(version)) => passed(version),
         Fact::OciRuntime(Err(error)) => failed(error.to_string(), runtime_hint(error)),
+        Fact::AppArmor { state, has_parser, node } => judge_apparmor(*state, *has_parser, *node),
         Fact::Port { needed, user, node } => judge_port(needed, user, *node),
         Fact::Clock(Ok(clock)) => judge_clock(*clock),
         Fact::Clock(Err(error)) => warning(format!("the kernel's clock cannot be read: {error}"), ""),
@@ -149,6 +152,24 @@ fn runtime_hint(error: &warren_runtime::Error) -> String {
             format!("apt-get install {}", program.display())
         }
         _ => "choose another program with --runtime, or leave it out for runc".to_owned(),
+    }
+}
+
+/// A node loads the profile when it starts.
+fn judge_apparmor(state: AppArmorState, has_parser: bool, node: Option<u32>) -> Judgment {
+    let profile = DEFAULT_APPARMOR_PROFILE;
+    match (state, has_parser, node) {
+        (AppArmorState::Absent, ..) => passed("the kernel has none, or it is off"),
+        (AppArmorState::Loaded, ..) => passed(format!("the profile {profile} is loaded")),
+        (AppArmorState::Missing, true, None) => passed(format!("on; the node loads the profile {profile}")),
+        (AppArmorState::Missing, true, Some(_)) => warning(
+            format!("the profile {profile} is not loaded, so containers have none"),
+            "see `journalctl --unit warren` for the reason, and restart the node",
+        ),
+        (AppArmorState::Missing, false, _) => warning(
+            format!("the profile {profile} cannot be loaded, so containers have none: no apparmor_parser"),
+            "apt-get install apparmor, and restart the node",
+        ),
     }
 }
 

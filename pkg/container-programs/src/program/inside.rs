@@ -163,7 +163,7 @@ struct ExecStartError {
 }
 
 /// Stages sent by a child before it exits: the index in this list, then the errno.
-const STEPS: [&str; 12] = [
+const STEPS: [&str; 13] = [
     "cannot set its standard input and output",
     "cannot change to its directory",
     "cannot set its resource limits",
@@ -176,6 +176,7 @@ const STEPS: [&str; 12] = [
     "cannot enter the container",
     "cannot create a session keyring",
     "cannot create its process",
+    "cannot set its AppArmor profile",
 ];
 const CHDIR: u8 = 1;
 const EXEC: u8 = 8;
@@ -302,6 +303,8 @@ fn apply_plan(
         }
         input.map_or(Ok(0), |input| checked(dup2(input.as_raw_fd(), 0)))
     })?;
+    // In the /proc of the host.
+    step_result(12, set_next_profile(&plan.apparmor_profile))?;
     // Both need privileges that a user namespace takes.
     own_pipes(plan.first_id.unwrap_or(0).saturating_add(plan.uid));
     for (resource, soft, hard) in &plan.rlimits {
@@ -347,6 +350,21 @@ fn apply_plan(
         step_result(3, install_filters(plan))?;
     }
     Ok(())
+}
+
+/// Sets the AppArmor profile for the next program that this process, or one that it creates, executes.
+fn set_next_profile(profile: &[u8]) -> Result<()> {
+    if profile.is_empty() {
+        return Ok(());
+    }
+    let open = |path| OpenOptions::new().write(true).open(path);
+    let mut file = match open("/proc/self/attr/apparmor/exec") {
+        // Before Linux 5.8.
+        Err(error) if error.raw_os_error() == Some(ENOENT) => open("/proc/self/attr/exec")?,
+        opened => opened?,
+    };
+    // The kernel takes what one call writes.
+    file.write_all(&[b"exec ", profile].concat())
 }
 
 /// Gives the pipes of the program to its user, who could not open `/dev/stdout` otherwise. What fails does not matter

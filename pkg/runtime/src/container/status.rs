@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::{ContainerId, ContainerOwner};
+use crate::apparmor::AppArmorState;
 use warren_types::{IdRange, Signal};
 
 /// Result of an ended process.
@@ -77,13 +78,15 @@ pub struct ContainerStatus {
     pub ids: Option<IdRange>,
 }
 
-/// Name and version of the runtime.
+/// Name and version of the runtime, and what confines its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeInfo {
     /// `containerd` or `fake`.
     pub name: &'static str,
     /// Version.
     pub version: String,
+    /// AppArmor of the machine.
+    pub apparmor: AppArmorState,
 }
 
 /// An event of the runtime.

@@ -32,12 +32,13 @@ impl Inner {
             user_namespace::check_node(self.connection.socket().parent().unwrap_or(Path::new("/")))?;
         }
         let devices = check_host(spec).await?;
+        let apparmor = self.apparmor.profile(&spec.apparmor, spec.privileged).await?;
         let asked = RequestedUser::from_spec(spec, &image.config);
         // A user given by name is resolved after the file system exists, which must come after the record.
         let known = asked.numeric();
         let ids = spec.user_namespace.as_ref().map(|users| users.ids);
         known.as_ref().map_or(Ok(()), |user| check_ids(user, ids))?;
-        let mut meant = ResolvedSpec { user: known.clone().unwrap_or_default(), devices };
+        let mut meant = ResolvedSpec { user: known.clone().unwrap_or_default(), devices, apparmor };
         let mut desired = self.record(spec, &image, &meant)?;
         let existing = self.ensure_record(&desired).await?;
         if let Some(existing) = &existing {

@@ -318,6 +318,17 @@ fn privileged_removes_all_restrictions() {
 }
 
 #[test]
+fn process_has_the_resolved_apparmor_profile() {
+    for apparmor in [None, Some("web".to_owned())] {
+        let meant = ResolvedSpec { apparmor: apparmor.clone(), ..ResolvedSpec::default() };
+        let built = build_with(&spec(), &meant, HOST);
+        assert_eq!(*built.process().as_ref().unwrap().apparmor_profile(), apparmor);
+        let plan = crate::exec_plan::exec_plan(&built).unwrap();
+        assert_eq!(plan.apparmor_profile, apparmor.unwrap_or_default().into_bytes());
+    }
+}
+
+#[test]
 fn own_seccomp_profile_restricts_privileged_containers_too() {
     let profile = SeccompProfile::parse(br#"{"defaultAction": "SCMP_ACT_LOG"}"#).unwrap();
     for privileged in [false, true] {

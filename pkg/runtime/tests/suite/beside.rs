@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 use warren_runtime::containerd::ContainerdRuntime;
-use warren_runtime::{ContainerSpec, Error, ExecProcess, ExecSpec, Runtime, SeccompPolicy};
-use warren_types::SeccompProfile;
+use warren_runtime::{
+    AppArmorHost, AppArmorState, ContainerSpec, DEFAULT_APPARMOR_PROFILE, Error, ExecProcess, ExecSpec,
+    Runtime, SeccompPolicy,
+};
+use warren_types::{AppArmor, SeccompProfile};
 
 use warren_testkit::containerd::ctr;
 use warren_testkit::tool;
 
-use crate::world::{RuntimeFixture, end, eventually, id, run, spec};
+use crate::world::{RuntimeFixture, end, eventually, id, run, sleeper, spec};
 
 fn shell_command(script: &str) -> ExecSpec {
     command(&["sh", "-c", script])
@@ -110,6 +113,34 @@ async fn own_seccomp_profile_holds_for_all_programs() {
         assert_eq!(std::fs::read_to_string(&own).unwrap(), "1\ntext\nthat is all\n", "{name}");
         let beside = exec(&world.runtime, name, &shell_command(script)).await.unwrap();
         assert_eq!(beside, (0, "1\ntext\n".into()), "{name}");
+        end(&world.runtime, &asked).await;
+    }
+    world.assert_clean().await;
+}
+
+/// On a machine without AppArmor, a container that asks for a profile is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_programs_have_the_apparmor_profile() {
+    let world = RuntimeFixture::start().await;
+    let apparmor = AppArmor::Profile(DEFAULT_APPARMOR_PROFILE.to_owned());
+    let named = ContainerSpec { apparmor, ..sleeper("named") };
+    let loaded = world.runtime.load_apparmor_profile().await;
+    if AppArmorHost::find().state().await != AppArmorState::Loaded {
+        let error = world.runtime.ensure_created(&named).await.unwrap_err();
+        let is_expected = matches!(&error, Error::InvalidSpec { field, .. } if field == "apparmor");
+        assert!(is_expected, "{error}, {loaded:?}");
+        world.assert_clean().await;
+        return;
+    }
+    for asked in [named, sleeper("default")] {
+        run(&world.runtime, &asked).await;
+        for process in ["1", "self"] {
+            let script = format!("cat /proc/{process}/attr/current");
+            let (code, printed) =
+                exec(&world.runtime, asked.id.as_str(), &shell_command(&script)).await.unwrap();
+            let expected = format!("{DEFAULT_APPARMOR_PROFILE} (enforce)");
+            assert_eq!((code, printed.trim()), (0, &*expected), "{process}");
+        }
         end(&world.runtime, &asked).await;
     }
     world.assert_clean().await;

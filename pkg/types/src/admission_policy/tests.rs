@@ -18,7 +18,7 @@ fn device(path: &str) -> Device {
 #[test]
 fn each_rule_allows_what_the_default_refuses() {
     type Case = (fn(&mut ServiceSpec), &'static str, &'static str, fn(&mut AdmissionRules));
-    let cases: [Case; 10] = [
+    let cases: [Case; 12] = [
         (|s| s.task.privileged = true, "task.privileged", "privileged", |r| r.privileged = true),
         (
             |s| s.task.cap_add = vec!["NET_ADMIN".parse().unwrap()],
@@ -37,6 +37,18 @@ fn each_rule_allows_what_the_default_refuses() {
             "task.seccomp",
             "unconfinedSeccomp",
             |r| r.unconfined_seccomp = true,
+        ),
+        (
+            |s| s.task.apparmor = AppArmor::Unconfined,
+            "task.apparmor",
+            "unconfinedApparmor",
+            |r| r.unconfined_apparmor = true,
+        ),
+        (
+            |s| s.task.apparmor = "web".parse().unwrap(),
+            "task.apparmor",
+            "unconfinedApparmor",
+            |r| r.unconfined_apparmor = true,
         ),
         (
             |s| s.task.network = TaskNetworkMode::Host,

@@ -1,4 +1,4 @@
-//! Privileges of a task: capabilities, devices, ulimits, seccomp and its user namespace.
+//! Privileges of a task: capabilities, devices, ulimits, seccomp, AppArmor and its user namespace.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +12,8 @@ use crate::{SecretObjectName, Violations};
 
 /// What precedes the name of the config with a seccomp profile.
 const CONFIG_PREFIX: &str = "config/";
+/// The longest name of an AppArmor profile, in bytes.
+const MAX_PROFILE_NAME: usize = 255;
 
 /// A Linux capability, or all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,7 +100,7 @@ impl fmt::Display for Capability {
     }
 }
 
-serde_as_text!(Capability, DeviceAccess, Seccomp, UlimitName);
+serde_as_text!(AppArmor, Capability, DeviceAccess, Seccomp, UlimitName);
 
 /// A device of the node that the container can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -282,6 +284,48 @@ impl fmt::Display for Seccomp {
             Self::Unconfined => f.pad("unconfined"),
             Self::Config(name) => write!(f, "{CONFIG_PREFIX}{name}"),
         }
+    }
+}
+
+/// Which AppArmor profile a container has: `default`, `unconfined` or the name of one as text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum AppArmor {
+    /// The default profile, on nodes that have AppArmor; none if the container is privileged.
+    #[default]
+    Default,
+    /// None.
+    Unconfined,
+    /// The one with this name, which must be loaded on the node.
+    Profile(String),
+}
+
+impl FromStr for AppArmor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // "&" would combine several profiles.
+        let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'&');
+        match text {
+            "default" => Ok(Self::Default),
+            "unconfined" => Ok(Self::Unconfined),
+            name if !name.is_empty() && name.len() <= MAX_PROFILE_NAME && is_name(name) => {
+                Ok(Self::Profile(name.to_owned()))
+            }
+            _ => Err(format!(
+                "{text:?} is not an AppArmor profile; give default, unconfined or the name of a profile, of at most \
+                 {MAX_PROFILE_NAME} ASCII characters without spaces and '&'"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for AppArmor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Default => "default",
+            Self::Unconfined => "unconfined",
+            Self::Profile(name) => name,
+        })
     }
 }
 

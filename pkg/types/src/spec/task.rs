@@ -15,7 +15,7 @@ use super::process::{
     EnvVar, LifecycleHook, is_account, validate_env, validate_hooks, validate_user, validate_workdir,
 };
 use super::secret_object::{IMAGE_DIRECTORIES, MAX_TASK_SECRET_OBJECTS, SecretObjectMount};
-use super::security::{Capability, Device, NoNewPrivileges, Seccomp, Ulimit, UserNamespace};
+use super::security::{AppArmor, Capability, Device, NoNewPrivileges, Seccomp, Ulimit, UserNamespace};
 use super::storage::{MAX_MOUNTS, Mount, MountSource};
 use super::sysctl::sysctl_fault;
 use super::{RestartPolicy, validate_labels_at};
@@ -159,6 +159,9 @@ pub struct TaskSpec {
     /// Which system calls it may make.
     #[serde(default)]
     pub seccomp: Seccomp,
+    /// Its AppArmor profile.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub apparmor: AppArmor,
     /// Devices of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
@@ -327,6 +330,7 @@ impl TaskSpec {
             cap_drop: Vec::new(),
             no_new_privileges: NoNewPrivileges::default(),
             seccomp: Seccomp::default(),
+            apparmor: AppArmor::default(),
             devices: Vec::new(),
             read_only: false,
             mounts: Vec::new(),

@@ -53,6 +53,7 @@ pub fn description(resources: Resources) -> NodeDescription {
         address: "192.0.2.1".into(),
         data_address: Some([192, 0, 2, 1].into()),
         wireguard_key: None,
+        apparmor_missing: false,
         labels: Default::default(),
     }
 }

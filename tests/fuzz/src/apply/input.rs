@@ -363,6 +363,7 @@ impl<'a> FuzzInput<'a> {
             address: self.short_text()?,
             data_address: None,
             wireguard_key: None,
+            apparmor_missing: false,
             labels: self.labels()?,
         })
     }

@@ -39,6 +39,10 @@ fn program_failed() -> NetworkError {
     NetworkError::ProgramFailed { command: "iptables -w -t nat -S".into(), detail: "no such table".into() }
 }
 
+fn apparmor(state: AppArmorState, has_parser: bool, node: Option<u32>) -> Fact {
+    Fact::AppArmor { state, has_parser, node }
+}
+
 fn clock(is_synchronised: bool) -> Fact {
     Fact::Clock(Ok(KernelClock { is_synchronised, max_error: Duration::from_millis(12) }))
 }
@@ -120,6 +124,16 @@ fn table() -> Vec<(Fact, NodeCheckOutcome, &'static str, &'static str)> {
             Failed,
             "/x/runc",
             "--runtime",
+        ),
+        (apparmor(AppArmorState::Absent, false, None), Passed, "the kernel has none", ""),
+        (apparmor(AppArmorState::Loaded, false, Some(7)), Passed, "warren-default is loaded", ""),
+        (apparmor(AppArmorState::Missing, true, None), Passed, "the node loads", ""),
+        (apparmor(AppArmorState::Missing, true, Some(7)), Warning, "is not loaded", "journalctl"),
+        (
+            apparmor(AppArmorState::Missing, false, None),
+            Warning,
+            "cannot be loaded",
+            "apt-get install apparmor",
         ),
         (port(None), Passed, "free", ""),
         (port(process(7)), Passed, "the node itself", ""),

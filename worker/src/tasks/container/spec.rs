@@ -82,6 +82,7 @@ pub(in crate::tasks) fn container_spec(
         cap_drop,
         no_new_privileges,
         seccomp,
+        apparmor,
         // In `joined`.
         user_namespace: _,
         devices,
@@ -141,6 +142,7 @@ pub(in crate::tasks) fn container_spec(
                 return Err(refused("seccomp", format!("the profile in config {name} is not on this node")));
             }
         },
+        apparmor: apparmor.clone(),
         user_namespace: joined.users.clone(),
         devices: devices.iter().map(device).collect(),
         read_only_root: *read_only,
@@ -289,6 +291,7 @@ mod tests {
             cap_drop: vec!["CHOWN".parse().unwrap()],
             no_new_privileges: spec::NoNewPrivileges::On,
             seccomp: spec::Seccomp::Unconfined,
+            apparmor: spec::AppArmor::Unconfined,
             devices: vec![spec::Device {
                 source: "/dev/fuse".into(),
                 target: "/dev/fuse2".into(),
@@ -379,6 +382,7 @@ mod tests {
             cap_drop: vec!["CHOWN".into()],
             no_new_privileges: true,
             seccomp: SeccompPolicy::Unconfined,
+            apparmor: spec::AppArmor::Unconfined,
             devices: vec![HostDevice {
                 source: "/dev/fuse".into(),
                 target: "/dev/fuse2".into(),

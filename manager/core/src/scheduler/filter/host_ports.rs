@@ -83,6 +83,7 @@ mod tests {
                 runtime: text(),
                 data_address: None,
                 wireguard_key: None,
+                apparmor_missing: false,
                 version: text(),
                 address: text(),
             };

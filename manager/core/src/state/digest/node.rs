@@ -169,6 +169,7 @@ fn node_description(description: &NodeDescription) -> u64 {
         address,
         data_address,
         wireguard_key,
+        apparmor_missing,
         labels: given,
     } = description;
     let Resources { cpu, memory } = resources;
@@ -186,7 +187,8 @@ fn node_description(description: &NodeDescription) -> u64 {
         labels(given),
     ]);
     let known = extension(known, 1, data_address.map_or(0, |address| u64::from(u32::from(address))));
-    extension(known, 2, wireguard_key.map_or(0, |key| text(&key.to_string())))
+    let known = extension(known, 2, wireguard_key.map_or(0, |key| text(&key.to_string())));
+    extension(known, 3, u64::from(*apparmor_missing))
 }
 
 /// The address cursor of a node.

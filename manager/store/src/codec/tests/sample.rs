@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
 use warren_types::{
-    AdmissionPolicy, AdmissionRules, Availability, Bytes, ClusterId, ClusterSettingsChange, DataPlane,
-    DesiredTaskState, Device, DeviceAccess, EnvVar, FailureAction, FailureOutcome, FailureRatio, Health,
-    HostEntry, Id, ImageDigest, ImageResolver, LifecycleHook, Limits, LogLimits, MilliCpu, Mount,
+    AdmissionPolicy, AdmissionRules, AppArmor, Availability, Bytes, ClusterId, ClusterSettingsChange,
+    DataPlane, DesiredTaskState, Device, DeviceAccess, EnvVar, FailureAction, FailureOutcome, FailureRatio,
+    Health, HostEntry, Id, ImageDigest, ImageResolver, LifecycleHook, Limits, LogLimits, MilliCpu, Mount,
     MountSource, NoNewPrivileges, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole,
     NodeStatus, OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode,
     PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp,
@@ -167,6 +167,7 @@ fn restricted() -> ServiceSpec {
     let mut spec = per_zone();
     spec.task.no_new_privileges = NoNewPrivileges::Off;
     spec.task.seccomp = Seccomp::Config("conf".parse().unwrap());
+    spec.task.apparmor = AppArmor::Profile("web".into());
     spec
 }
 
@@ -190,6 +191,7 @@ fn description() -> NodeDescription {
         address: "10.0.0.1:8080".into(),
         data_address: Some([192, 168, 1, 7].into()),
         wireguard_key: Some(WireGuardKey([7; 32])),
+        apparmor_missing: true,
         labels: BTreeMap::from([("disk".into(), "ssd".into())]),
     }
 }
@@ -369,6 +371,7 @@ fn ends() -> Vec<(&'static str, Command)> {
                 cap_add: vec!["NET_ADMIN".parse().unwrap()],
                 devices: vec!["/dev/dri".into()],
                 unconfined_seccomp: true,
+                unconfined_apparmor: true,
                 min_oom_score_adj: -5,
                 metadata: true,
                 bootstrap: true,

@@ -100,6 +100,7 @@ fn description() -> NodeDescription {
         address: "127.0.0.1".into(),
         data_address: None,
         wireguard_key: None,
+        apparmor_missing: false,
     }
 }
 

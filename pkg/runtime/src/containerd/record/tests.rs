@@ -1,9 +1,10 @@
 //! Every field of a spec reaches containerd.
 
 use warren_image::Reference;
-use warren_types::{Bytes, MilliCpu};
+use warren_types::{AppArmor, Bytes, MilliCpu};
 
 use super::*;
+use crate::apparmor::{DEFAULT_APPARMOR_PROFILE, choose};
 use crate::container::{
     ContainerLimits, ContainerMount, ContainerMountSource, ContainerReservations, ContainerUlimit,
     DevicePermissions, HostDevice, HostFile, NetworkMode, OutputTarget, PrivateUsers, SeccompPolicy,
@@ -32,7 +33,9 @@ struct ContainerdRequest {
 fn create_request(spec: &ContainerSpec) -> ContainerdRequest {
     spec.validate().unwrap();
     let user = RequestedUser::from_spec(spec, &image()).resolve("web:x:33:44::/:", "logs:x:55:").unwrap();
-    let meant = ResolvedSpec { user, devices: host_check::check_host(spec).unwrap() };
+    let loaded = [DEFAULT_APPARMOR_PROFILE.to_owned()].into();
+    let apparmor = choose(&spec.apparmor, spec.privileged, Some(&loaded)).unwrap();
+    let meant = ResolvedSpec { user, devices: host_check::check_host(spec).unwrap(), apparmor };
     let document = document(spec, &image(), &meant, "/warren", HOST).unwrap();
     let record = new_record(spec, &image(), &document, &PLUGINS()).unwrap();
     let owner = spec.user_namespace.as_ref().map(|users| users.ids.first);
@@ -52,7 +55,8 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
     let ContainerSpec {
         id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
         limits, reservations, ulimits, sysctls, shm_size, storage_limit, oom_score_adj, privileged, cap_add, cap_drop,
-        no_new_privileges, seccomp, user_namespace, devices, read_only_root, mounts, files, log, assignment, labels,
+        no_new_privileges, seccomp, apparmor, user_namespace, devices, read_only_root, mounts, files, log, assignment,
+        labels,
     } = ContainerSpec {
         id: ContainerId::parse("web.2").unwrap(),
         owner: ContainerOwner { attempt: 2, ..spec().owner },
@@ -81,6 +85,7 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
         cap_drop: vec!["CHOWN".into()],
         no_new_privileges: true,
         seccomp: SeccompPolicy::Unconfined,
+        apparmor: AppArmor::Unconfined,
         user_namespace: Some(PrivateUsers { ids: IdRange { first: 1_000_000 }, directory: "/users".into() }),
         devices: vec![HostDevice {
             source: "/dev/null".into(),
@@ -105,7 +110,8 @@ fn changes() -> Vec<(&'static str, ContainerSpec)> {
     let changes = each!(
         id, owner, image, command, args, env, workdir, user, groups, tty, stdin, init, stop_signal, hostname, network,
         limits, reservations, ulimits, sysctls, shm_size, storage_limit, oom_score_adj, privileged, cap_add, cap_drop,
-        no_new_privileges, seccomp, user_namespace, devices, read_only_root, mounts, files, log, assignment, labels
+        no_new_privileges, seccomp, apparmor, user_namespace, devices, read_only_root, mounts, files, log, assignment,
+        labels
     );
     changes
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use warren_types::{
-    Bytes, EndpointMode, ImageResolver, MilliCpu, NoNewPrivileges, NodeLabel, OnDisconnect, PullPolicy,
-    RestartCondition, Signal, UserNamespace,
+    AppArmor, Bytes, EndpointMode, ImageResolver, MilliCpu, NoNewPrivileges, NodeLabel, OnDisconnect,
+    PullPolicy, RestartCondition, Signal, UserNamespace,
 };
 
 use super::update_policy::{RollbackFlags, UpdateFlags};
@@ -183,7 +183,10 @@ pub struct PrivilegeFlags {
     /// format, which becomes a config [default: default]
     #[arg(long, value_name = "PROFILE", value_parser = setting(str::parse::<SeccompSource>))]
     pub seccomp: Option<Setting<SeccompSource>>,
-    /// As in Docker: no-new-privileges[=BOOL], seccomp=FILE or seccomp=unconfined (repeatable)
+    /// AppArmor profile: default, unconfined, or the name of one that is loaded on the nodes [default: default]
+    #[arg(long, value_name = "PROFILE", value_parser = setting(str::parse::<AppArmor>))]
+    pub apparmor: Option<Setting<AppArmor>>,
+    /// As in Docker: no-new-privileges[=BOOL], seccomp=FILE, seccomp=unconfined or apparmor=PROFILE (repeatable)
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub security_opt: Vec<SecurityOption>,
     /// Users of the container: those of the node (host), or others without rights on the node, which no other task

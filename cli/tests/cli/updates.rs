@@ -169,6 +169,7 @@ fn every_field_kind_reaches_the_manager() {
         "--privileged",
         "--no-new-privileges",
         "--seccomp=unconfined",
+        "--security-opt=apparmor=web",
         "--tmpfs=/a:exec",
         "--bind=/b:/c:ro",
         "--restart=none",
@@ -182,8 +183,8 @@ fn every_field_kind_reaches_the_manager() {
     let flat = json!({
         "pull": "never", "workdir": "/srv", "user": "www", "hostname": "front", "tty": true, "init": true,
         "readOnly": true, "stopSignal": "SIGQUIT", "shmSize": "1MiB", "oomScoreAdj": -5, "privileged": true,
-        "noNewPrivileges": true, "seccomp": "unconfined", "groups": ["audio"], "capAdd": ["KILL"],
-        "capDrop": ["ALL"], "sysctls": {"net.core.somaxconn": "9"}, "limits": {"pids": 9},
+        "noNewPrivileges": true, "seccomp": "unconfined", "apparmor": "web", "groups": ["audio"],
+        "capAdd": ["KILL"], "capDrop": ["ALL"], "sysctls": {"net.core.somaxconn": "9"}, "limits": {"pids": 9},
     });
     for (field, expected) in flat.as_object().unwrap() {
         assert_eq!(task[field], *expected, "{field}");

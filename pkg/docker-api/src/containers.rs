@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 use warren_client::{Client, Error, TaskFilter};
 use warren_proto::v1;
-use warren_types::{Mount, MountSource, NoNewPrivileges, Seccomp, TaskId, TaskSpec, UserNamespace};
+use warren_types::{AppArmor, Mount, MountSource, NoNewPrivileges, Seccomp, TaskId, TaskSpec, UserNamespace};
 
 use crate::docker_error::DockerError;
 use crate::images::{familiar, split_tag};
@@ -417,6 +417,10 @@ impl ContainerView {
                 json!({"Health": {"Status": self.health(), "FailingStreak": failing, "Log": log}}),
             );
         }
+        let apparmor = match &spec.apparmor {
+            AppArmor::Default => String::new(),
+            named => named.to_string(),
+        };
         let limits = &spec.limits;
         let host = json!({
             "NetworkMode": self.network_mode(), "LogConfig": {"Type": "json-file", "Config": {}},
@@ -443,7 +447,7 @@ impl ContainerView {
             "Id": id, "Created": time(task.created_at), "Path": path, "Args": arguments,
             "State": state, "Image": task.digest, "Name": format!("/{name}"), "RestartCount": 0,
             "Driver": "overlayfs", "Platform": "linux", "ResolvConfPath": "", "HostnamePath": "", "HostsPath": "",
-            "LogPath": "", "MountLabel": "", "ProcessLabel": "", "AppArmorProfile": "", "ExecIDs": null,
+            "LogPath": "", "MountLabel": "", "ProcessLabel": "", "AppArmorProfile": apparmor, "ExecIDs": null,
             "HostConfig": host, "GraphDriver": {"Name": "overlayfs", "Data": null}, "Mounts": self.mounts(),
             "Config": config, "Node": {"ID": task.node_id, "Name": task.node_name},
             "NetworkSettings": {
@@ -461,7 +465,8 @@ fn security_options(spec: &TaskSpec) -> Option<Vec<String>> {
         NoNewPrivileges::Off => Some("no-new-privileges=false".to_owned()),
     };
     let seccomp = (spec.seccomp != Seccomp::Default).then(|| format!("seccomp={}", spec.seccomp));
-    let options: Vec<String> = switch.into_iter().chain(seccomp).collect();
+    let apparmor = (spec.apparmor != AppArmor::Default).then(|| format!("apparmor={}", spec.apparmor));
+    let options: Vec<String> = switch.into_iter().chain(seccomp).chain(apparmor).collect();
     (!options.is_empty()).then_some(options)
 }
 
@@ -498,8 +503,9 @@ mod tests {
         assert_eq!(security_options(&spec), None);
         spec.no_new_privileges = NoNewPrivileges::On;
         spec.seccomp = "config/strict".parse().unwrap();
+        spec.apparmor = AppArmor::Unconfined;
         let shown = security_options(&spec).unwrap();
-        assert_eq!(shown, ["no-new-privileges", "seccomp=config/strict"]);
+        assert_eq!(shown, ["no-new-privileges", "seccomp=config/strict", "apparmor=unconfined"]);
     }
 
     #[test]

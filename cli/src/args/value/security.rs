@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use warren_types::{NoNewPrivileges, Seccomp};
+use warren_types::{AppArmor, NoNewPrivileges, Seccomp};
 
 /// A seccomp profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,7 @@ impl FromStr for SeccompSource {
 pub enum SecurityOption {
     NoNewPrivileges(NoNewPrivileges),
     Seccomp(SeccompSource),
+    AppArmor(AppArmor),
 }
 
 impl FromStr for SecurityOption {
@@ -48,7 +49,11 @@ impl FromStr for SecurityOption {
             ("seccomp", "builtin" | "default") => Ok(Self::Seccomp(SeccompSource::Named(Seccomp::Default))),
             ("seccomp", "unconfined") => Ok(Self::Seccomp(SeccompSource::Named(Seccomp::Unconfined))),
             ("seccomp", file) => Ok(Self::Seccomp(SeccompSource::File(file.into()))),
-            _ => Err(format!("{name:?} is not supported; there are no-new-privileges and seccomp=FILE")),
+            ("apparmor", "docker-default") => Ok(Self::AppArmor(AppArmor::Default)),
+            ("apparmor", profile) => profile.parse().map(Self::AppArmor),
+            _ => Err(format!(
+                "{name:?} is not supported; there are no-new-privileges, seccomp=FILE and apparmor=PROFILE"
+            )),
         }
     }
 }
@@ -81,10 +86,13 @@ mod tests {
             ("seccomp=./a=b.json", file("./a=b.json")),
             // In Docker's flag it is a path.
             ("seccomp=config/a.json", file("config/a.json")),
+            ("apparmor=docker-default", SecurityOption::AppArmor(AppArmor::Default)),
+            ("apparmor:unconfined", SecurityOption::AppArmor(AppArmor::Unconfined)),
+            ("apparmor=web", SecurityOption::AppArmor(AppArmor::Profile("web".into()))),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
-        for wrong in ["", "seccomp", "seccomp=", "label=disable", "no-new-privileges=yes"] {
+        for wrong in ["", "seccomp", "seccomp=", "apparmor=", "label=disable", "no-new-privileges=yes"] {
             assert!(wrong.parse::<SecurityOption>().is_err(), "{wrong}");
         }
     }

@@ -23,7 +23,7 @@ impl SeccompFiles {
         };
         let options = flags.security_opt.iter().filter_map(|option| match option {
             SecurityOption::Seccomp(source) => Some(source),
-            SecurityOption::NoNewPrivileges(_) => None,
+            SecurityOption::NoNewPrivileges(_) | SecurityOption::AppArmor(_) => None,
         });
         let mut read = BTreeMap::new();
         for source in flag.into_iter().chain(options) {
@@ -70,6 +70,7 @@ mod tests {
             no_new_privileges: None,
             allow_metadata: None,
             seccomp: seccomp.map(|path| Setting::Set(SeccompSource::File(path.to_owned()))),
+            apparmor: None,
             security_opt: vec![option.parse().unwrap()],
             user_namespace: None,
             read_only: None,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use warren_proto::convert::replicas;
 use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE};
 use warren_types::{
-    Capability, Constraint, EnvVar, ImageResolver, LifecycleHook, LogLimits, MilliCpu, MountSource,
+    AppArmor, Capability, Constraint, EnvVar, ImageResolver, LifecycleHook, LogLimits, MilliCpu, MountSource,
     NoNewPrivileges, OnDisconnect, PublishedPort, PullPolicy, Resources, RestartPolicy, Seccomp,
     SecretObjectMount, ServiceMode, ServiceSpec, TaskNetworkMode, TaskSpec, Violations,
 };
@@ -278,6 +278,7 @@ impl SpecDraft {
             no_new_privileges,
             allow_metadata,
             seccomp,
+            apparmor,
             security_opt,
             user_namespace,
             read_only,
@@ -286,6 +287,7 @@ impl SpecDraft {
         task.privileged = privileged.unwrap_or(task.privileged);
         let given = &mut task.no_new_privileges;
         self.resets.set("--no-new-privileges", no_new_privileges, given, NoNewPrivileges::default());
+        self.resets.set("--apparmor", apparmor, &mut task.apparmor, AppArmor::default());
         task.allow_metadata = allow_metadata.unwrap_or(task.allow_metadata);
         self.resets.set_optional("--user-namespace", user_namespace, &mut task.user_namespace);
         task.read_only = read_only.unwrap_or(task.read_only);
@@ -301,6 +303,7 @@ impl SpecDraft {
             match option {
                 SecurityOption::NoNewPrivileges(asked) => self.spec.task.no_new_privileges = *asked,
                 SecurityOption::Seccomp(source) => self.seccomp(source, profiles),
+                SecurityOption::AppArmor(profile) => self.spec.task.apparmor = profile.clone(),
             }
         }
     }

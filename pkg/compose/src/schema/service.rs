@@ -288,7 +288,7 @@ pub(super) const KEYS: &[SchemaKey] = &[
     partly(
         "services.*.security_opt",
         SecurityOptions,
-        "`no-new-privileges`, `seccomp:unconfined` and `seccomp:FILE`; the file becomes a config",
+        "`no-new-privileges`, `apparmor:PROFILE`, `seccomp:unconfined` and `seccomp:FILE`, which becomes a config",
     ),
     honoured("services.*.shm_size", Size),
     honoured("services.*.stdin_open", Bool),

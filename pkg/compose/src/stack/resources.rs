@@ -2,7 +2,7 @@
 
 use warren_types::spec::MAX_PIDS_LIMIT;
 use warren_types::{
-    Bytes, Device, DeviceAccess, DnsLabel, MilliCpu, NoNewPrivileges, Seccomp, SecretObjectKind,
+    AppArmor, Bytes, Device, DeviceAccess, DnsLabel, MilliCpu, NoNewPrivileges, Seccomp, SecretObjectKind,
     SecretObjectName, TaskSpec, Ulimit,
 };
 
@@ -86,9 +86,11 @@ pub(super) fn security_options(
             ("no-new-privileges", "false") => task.no_new_privileges = NoNewPrivileges::Off,
             ("seccomp", "unconfined") => (task.seccomp, profile) = (Seccomp::Unconfined, None),
             ("seccomp", "builtin") => (task.seccomp, profile) = (Seccomp::Default, None),
+            ("apparmor", "docker-default") => task.apparmor = AppArmor::Default,
+            ("apparmor", profile) => task.apparmor = option.parse_text(profile).unwrap_or_default(),
             _ => option.fail(format!(
-                "{text:?} is not supported by this version; there are no-new-privileges, seccomp:unconfined and \
-                 seccomp:FILE"
+                "{text:?} is not supported by this version; there are no-new-privileges, apparmor:PROFILE, \
+                 seccomp:unconfined and seccomp:FILE"
             )),
         }
     }

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use warren_client::SeccompConfig;
 use warren_types::{
-    Bytes, Device, DeviceAccess, NoNewPrivileges, PublishMode, PublishedPort, Seccomp, UserNamespace,
-    Violations,
+    AppArmor, Bytes, Device, DeviceAccess, NoNewPrivileges, PublishMode, PublishedPort, Seccomp,
+    UserNamespace, Violations,
 };
 
 use self::fields::{NO_SHARED_NAMESPACES, PATHS, REFUSED};
@@ -192,6 +192,7 @@ pub fn service(
     (spec.task.shm_size, spec.task.storage_limit) = (shm_size, storage_limit);
     spec.task.user_namespace = user_namespace;
     (spec.task.no_new_privileges, spec.task.seccomp) = (security.no_new_privileges, security.seccomp);
+    spec.task.apparmor = security.apparmor;
     received.profiles.extend(security.profile);
     spec::check(&received.spec).map_err(renamed)?;
     Ok(received)
@@ -357,6 +358,7 @@ fn restart(wrong: &mut Violations, policy: RestartPolicy) -> model::RestartPolic
 struct SecurityOptions {
     no_new_privileges: NoNewPrivileges,
     seccomp: Seccomp,
+    apparmor: AppArmor,
     /// The profile that `seccomp` names.
     profile: Option<SeccompConfig>,
 }
@@ -368,7 +370,11 @@ fn security_options(wrong: &mut Violations, options: &[String]) -> SecurityOptio
         match option.split_once(['=', ':']).unwrap_or((option.as_str(), "")) {
             ("no-new-privileges", "" | "true") => read.no_new_privileges = NoNewPrivileges::On,
             ("no-new-privileges", "false") => read.no_new_privileges = NoNewPrivileges::Off,
-            ("apparmor", "docker-default") => {}
+            ("apparmor", "docker-default") => read.apparmor = AppArmor::Default,
+            ("apparmor", profile) => match profile.parse::<AppArmor>() {
+                Ok(profile) => read.apparmor = profile,
+                Err(why) => wrong.add(path, why),
+            },
             ("seccomp", "builtin") => read.seccomp = Seccomp::Default,
             // A name as inspect shows it, or JSON.
             ("seccomp", profile) => match (profile.parse::<Seccomp>(), profile.trim_start().starts_with('{'))
@@ -383,7 +389,7 @@ fn security_options(wrong: &mut Violations, options: &[String]) -> SecurityOptio
                     Err(violations) => wrong.nest(&path, violations),
                 },
             },
-            _ => wrong.add(path, "is not supported; there are no-new-privileges and seccomp"),
+            _ => wrong.add(path, "is not supported; there are no-new-privileges, seccomp and apparmor"),
         }
     }
     read

@@ -7,8 +7,8 @@ use warren_client::SeccompConfig;
 use warren_types::base64::{decode_base64, encode_base64};
 use warren_types::spec::DEFAULT_STOP_GRACE;
 use warren_types::{
-    Capability, EnvVar, HealthCheck, HostEntry, NoNewPrivileges, Probe, RestartPolicy, Seccomp, TaskSpec,
-    Ulimit,
+    AppArmor, Capability, EnvVar, HealthCheck, HostEntry, NoNewPrivileges, Probe, RestartPolicy, Seccomp,
+    TaskSpec, Ulimit,
 };
 
 use super::DefaultFields;
@@ -176,7 +176,14 @@ fn read_privileges(reader: &mut SpecReader, docker: model::Privileges, task: &mu
     );
     let message = "labels of SELinux are not supported by this version; leave it out";
     reader.refuse_if(selinux_context.is_some(), path("SELinuxContext"), message);
-    reader.only(path("AppArmor.Mode"), app_armor.and_then(|profile| profile.mode), "default");
+    let mode = app_armor.and_then(|profile| profile.mode).unwrap_or_default();
+    task.apparmor = match mode.as_str() {
+        "disabled" => AppArmor::Unconfined,
+        _ => AppArmor::Default,
+    };
+    let is_known = matches!(mode.as_str(), "" | "default" | "disabled");
+    let message = format!("{mode:?} is not a mode; give default or disabled");
+    reader.refuse_if(!is_known, path("AppArmor.Mode"), message);
     task.seccomp = read_seccomp(reader, seccomp.unwrap_or_default());
     // Many clients send false for what was not said.
     task.no_new_privileges = match no_new_privileges {
@@ -293,9 +300,8 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: DefaultFields) -> m
     let TaskSpec {
         tty, stdin, init, stop_signal, stop_grace, limits, reservations, ulimits, sysctls, ..
     } = task;
-    let TaskSpec { oom_score_adj, cap_add, cap_drop, no_new_privileges, seccomp, read_only, mounts, .. } =
-        task;
-    let TaskSpec { secrets, configs, health, restart, logs, dns, .. } = task;
+    let TaskSpec { oom_score_adj, cap_add, cap_drop, no_new_privileges, seccomp, apparmor, .. } = task;
+    let TaskSpec { read_only, mounts, secrets, configs, health, restart, logs, dns, .. } = task;
     let list = |list: Vec<String>| (!list.is_empty()).then_some(list);
     let capability = |capability: &Capability| match capability.as_str() {
         "ALL" => "ALL".to_owned(),
@@ -309,6 +315,9 @@ pub fn to_docker(task: &TaskSpec, ids: &ObjectIds, defaults: DefaultFields) -> m
     };
     let privileges = model::Privileges {
         seccomp: seccomp_to_docker(seccomp),
+        // Docker's services name no profile.
+        app_armor: (*apparmor == AppArmor::Unconfined)
+            .then(|| model::AppArmor { mode: Some("disabled".to_owned()) }),
         no_new_privileges: (*no_new_privileges == NoNewPrivileges::On).then_some(true),
         ..Default::default()
     };

@@ -31,7 +31,9 @@ fn full() -> Value {
                 "Dir": "/srv",
                 "User": "ann:staff",
                 "Groups": ["video"],
-                "Privileges": {"NoNewPrivileges": true, "Seccomp": {"Mode": "unconfined"}},
+                "Privileges": {
+                    "NoNewPrivileges": true, "Seccomp": {"Mode": "unconfined"}, "AppArmor": {"Mode": "disabled"},
+                },
                 "StopSignal": "SIGQUIT",
                 "TTY": true,
                 "OpenStdin": true,
@@ -249,6 +251,9 @@ fn custom_seccomp_profile_becomes_a_config() {
         let error = self::received(with(path, seccomp)).unwrap_err();
         assert!(error.starts_with(&format!("{at}{expected}")), "{expected}: {error}");
     }
+    let path = "/TaskTemplate/ContainerSpec/Privileges/AppArmor/Mode";
+    let error = self::received(with(path, json!("web"))).unwrap_err();
+    assert!(error.contains("Privileges.AppArmor.Mode: \"web\" is not a mode"), "{error}");
 }
 
 #[test]

@@ -133,6 +133,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
         allow_metadata,
         user_namespace,
         seccomp,
+        apparmor,
         devices,
         read_only,
         mounts,
@@ -202,6 +203,7 @@ fn task_flags(task: &TaskSpec) -> Vec<String> {
     no_new_privileges.asked().iter().for_each(|asked| say("no-new-privileges", asked.to_string()));
     say("allow-metadata", allow_metadata.to_string());
     say("seccomp", seccomp.to_string());
+    say("apparmor", apparmor.to_string());
     user_namespace.iter().for_each(|kind| say("user-namespace", kind.to_string()));
     for Device { source, target, access } in devices {
         say("device", format!("{}:{}:{access}", escaped(source), escaped(target)));

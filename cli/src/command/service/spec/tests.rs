@@ -72,6 +72,7 @@ const EVERYTHING: &[&str] = &[
     "--privileged",
     "--no-new-privileges",
     "--seccomp=unconfined",
+    "--apparmor=web",
     "--user-namespace=host",
     "--read-only",
     "--restart=on-failure",
@@ -194,6 +195,7 @@ fn every_flag_reaches_the_spec() {
       - MKNOD
       noNewPrivileges: true
       seccomp: unconfined
+      apparmor: web
       devices:
       - source: /dev/fuse
         target: /dev/fuse
@@ -423,6 +425,7 @@ fn an_empty_value_is_the_default_again() {
         "--privileged=false",
         "--no-new-privileges=",
         "--seccomp=",
+        "--apparmor=",
         "--user-namespace=",
         "--read-only=false",
         "--restart=",

@@ -110,7 +110,15 @@ fn security_options_are_those_of_docker() {
         assert_eq!(received.spec.task.seccomp.to_string(), expected, "{option}");
         assert!(received.profiles.is_empty());
     }
+    for (option, expected) in [
+        ("apparmor=docker-default", "default"),
+        ("apparmor:unconfined", "unconfined"),
+        ("apparmor=web", "web"),
+    ] {
+        assert_eq!(of(json!([option])).unwrap().spec.task.apparmor.to_string(), expected, "{option}");
+    }
     for (option, path) in [
+        ("apparmor=", "HostConfig.SecurityOpt[0]"),
         ("seccomp=profile.json", "HostConfig.SecurityOpt[0]"),
         ("seccomp={}", "HostConfig.SecurityOpt[0].defaultAction"),
         ("label=disable", "HostConfig.SecurityOpt[0]"),

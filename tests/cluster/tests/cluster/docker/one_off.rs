@@ -147,7 +147,7 @@ async fn container_that_cannot_run_is_an_error_of_its_start() {
         (host("Binds", json!(["/data"])), "HostConfig.Binds[0]"),
         (host("NetworkMode", json!("container:web")), "HostConfig.NetworkMode"),
         (host("PortBindings", json!({"80/tcp": [{"HostPort": "80-90"}]})), "HostConfig.PortBindings[80/tcp]"),
-        (host("SecurityOpt", json!(["apparmor=mine"])), "HostConfig.SecurityOpt[0]"),
+        (host("SecurityOpt", json!(["label=disable"])), "HostConfig.SecurityOpt[0]"),
         (host("CapAdd", json!(["MAGIC"])), "HostConfig.CapAdd[0]"),
         (host("RestartPolicy", json!({"Name": "never"})), "HostConfig.RestartPolicy.Name"),
         (host("Memory", json!(-5)), "HostConfig.Memory"),

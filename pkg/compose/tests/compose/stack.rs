@@ -42,9 +42,11 @@ fn file_of_a_seccomp_profile_is_a_config() {
     }
     let allowing = spec("security_opt: [no-new-privileges=false]");
     assert_eq!(allowing.task.no_new_privileges, NoNewPrivileges::Off);
-    for (option, profile) in
-        [("apparmor:docker-default", "default"), ("apparmor=unconfined", "unconfined"), ("apparmor:web", "web")]
-    {
+    for (option, profile) in [
+        ("apparmor:docker-default", "default"),
+        ("apparmor=unconfined", "unconfined"),
+        ("apparmor:web", "web"),
+    ] {
         let confined = spec(&format!("security_opt: ['{option}']"));
         assert_eq!(confined.task.apparmor.to_string(), profile, "{option}");
     }

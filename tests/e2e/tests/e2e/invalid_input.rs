@@ -69,7 +69,8 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("new --device null", USAGE, "is not an absolute path"),
     ("new --device /dev/null:/dev/x:q", USAGE, "rwm"),
     ("new --seccomp config/-", USAGE, "is not a name"),
-    ("new --security-opt label=disable", USAGE, "there are no-new-privileges and seccomp=FILE"),
+    ("new --security-opt label=disable", USAGE, "there are no-new-privileges, seccomp=FILE"),
+    ("new --apparmor a&b", USAGE, "is not an AppArmor profile"),
     ("new --tmpfs here", USAGE, "is not an absolute path"),
     ("new --tmpfs /proc", USAGE, "reserved for the container"),
     ("new --bind here:/there", USAGE, "is not an absolute path"),
@@ -207,6 +208,7 @@ const BROKEN: &[(&str, &str, i32, &str, &str)] = &[
     ("user", "--image warren.local/box:1 --user stranger", 1, "\"stranger\"", "REJECTED"),
     ("group", "--image warren.local/box:1 --group strangers", 1, "\"strangers\"", "REJECTED"),
     ("device", "--image warren.local/box:1 --device /dev/no-such", 1, "/dev/no-such", "REJECTED"),
+    ("apparmor", "--image warren.local/box:1 --apparmor no-such", 1, "the profile no-such", "REJECTED"),
     ("file", "--image warren.local/box:1 --device /etc/passwd", 1, "/etc/passwd", "REJECTED"),
     ("bind", "--image warren.local/box:1 --bind /no/such/place:/x", 1, "/no/such/place", "REJECTED"),
     (

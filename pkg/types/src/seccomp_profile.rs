@@ -245,8 +245,7 @@ struct RawCondition {
 }
 
 impl SeccompProfile {
-    /// A valid profile without spaces and with sorted fields, which may have fewer bytes than the limit while `json` has
-    /// more.
+    /// A valid profile without spaces and with sorted fields, which may be within the limit while `json` is not.
     ///
     /// # Errors
     /// As of [`SeccompProfile::parse`].

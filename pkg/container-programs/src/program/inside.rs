@@ -357,7 +357,7 @@ fn set_next_profile(profile: &[u8]) -> Result<()> {
     if profile.is_empty() {
         return Ok(());
     }
-    let open = |path| OpenOptions::new().write(true).open(path);
+    let open = |path: &str| OpenOptions::new().write(true).open(path);
     let mut file = match open("/proc/self/attr/apparmor/exec") {
         // Before Linux 5.8.
         Err(error) if error.raw_os_error() == Some(ENOENT) => open("/proc/self/attr/exec")?,

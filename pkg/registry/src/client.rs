@@ -7,7 +7,7 @@ use bytes::Bytes;
 use reqwest::header::{
     ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE,
 };
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use tokio::sync::Semaphore;
 
 use super::address_guard::{AddressGuard, ForbiddenAddress};
@@ -97,10 +97,7 @@ impl Repository {
         let response = self.send(what, || self.manifest_request(Method::GET, named)).await?;
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::NOT_FOUND => {
-                let (registry, image) = (self.registry.clone(), self.image.clone());
-                return Err(RegistryError::UnknownImage { registry, image }.into());
-            }
+            StatusCode::NOT_FOUND => return Err(self.unknown_image().into()),
             _ => return Err(self.unexpected(what, response).await),
         }
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -198,16 +195,15 @@ impl Repository {
         let mut is_new = false;
         loop {
             let response = self.attempt(what, proof.apply(request())).await?;
-            match response.status() {
+            let challenge = match response.status() {
                 StatusCode::FORBIDDEN => return Err(self.access_denied(proof.user, response).await.into()),
-                StatusCode::UNAUTHORIZED if is_new => {
-                    return Err(self.access_denied(proof.user, response).await.into());
-                }
-                StatusCode::UNAUTHORIZED => {}
+                StatusCode::UNAUTHORIZED => self.challenge(what, &response)?,
                 _ => return Ok(response),
+            };
+            if is_new {
+                return Err(self.access_denied(proof.user, response).await.into());
             }
             let fetch_token = |realm, service, credentials| self.fetch_token(realm, service, credentials);
-            let challenge = challenge(&response);
             let Some(better) = self.auth.authenticate(&proof, challenge, fetch_token).await? else {
                 return Err(self.access_denied(proof.user, response).await.into());
             };
@@ -225,6 +221,26 @@ impl Repository {
             Ok(answer) => answer.map_err(|error| self.broken(what, &error)),
             Err(_) => Err(self.stalled(what)),
         }
+    }
+
+    /// How the registry wants to be asked, if it says so in a known form.
+    ///
+    /// # Errors
+    /// The answer is of another host, to which a redirect led. Whoever has that host gets neither password nor token:
+    /// they are for the registry.
+    pub(super) fn challenge(
+        &self,
+        what: &str,
+        response: &Response,
+    ) -> Result<Option<AuthChallenge>, RegistryError> {
+        let found = response.url();
+        if !Url::parse(&self.base).is_ok_and(|own| own.origin() == found.origin()) {
+            let host = found.host_str().unwrap_or_default();
+            let reason = format!("it redirects to {host}, which demands a login");
+            return Err(self.invalid_answer(what, reason));
+        }
+        let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
+        Ok(AuthChallenge::parse(demands.filter_map(|value| value.to_str().ok())))
     }
 
     /// A whole body of at most `limit` bytes.
@@ -290,6 +306,10 @@ impl Repository {
         }
     }
 
+    pub(super) fn unknown_image(&self) -> RegistryError {
+        RegistryError::UnknownImage { registry: self.registry.clone(), image: self.image.clone() }
+    }
+
     /// The error for an answer to `what` that does not follow the protocol.
     pub fn invalid_answer(&self, what: &str, reason: String) -> RegistryError {
         RegistryError::InvalidAnswer { registry: self.registry.clone(), what: what.to_owned(), reason }
@@ -323,12 +343,6 @@ impl Repository {
             false => RegistryError::Broken { registry, what, reason }.into(),
         }
     }
-}
-
-/// How the registry wants to be asked, if it says so in a known form.
-pub(super) fn challenge(response: &Response) -> Option<AuthChallenge> {
-    let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
-    AuthChallenge::parse(demands.filter_map(|value| value.to_str().ok()))
 }
 
 /// The type without its parameters.

@@ -43,4 +43,4 @@ pub use resolve::{ResolveNames, ResolvedName};
 pub use retry::{AttemptFailure, RetryCounter};
 pub use settings::{InvalidAuthority, InvalidHost, RegistryPolicy, RegistrySettings};
 pub use signature::ImageSignature;
-pub use token::PullGrant;
+pub use token::{GRANT_TIMEOUT, PullGrant};

@@ -48,10 +48,11 @@ pub trait ResolveNames: Debug + Send + Sync {
         credentials: Option<RegistryCredentials>,
     ) -> Result<Vec<ImageSignature>, RegistryError>;
 
-    /// What somebody needs who pulls the image as this user and does not have the password.
+    /// What somebody needs who pulls the image as this user and does not have the password; one attempt of at most
+    /// [`crate::GRANT_TIMEOUT`].
     ///
     /// # Errors
-    /// As above; [`RegistryError::Denied`] if the password is wrong.
+    /// As above: it is not known what the registry demands.
     async fn pull_grant(
         &self,
         reference: &Reference,
@@ -88,7 +89,7 @@ impl ResolveNames for RegistryClients {
     ) -> Result<PullGrant, RegistryError> {
         let repository = self.repository(reference, None).await?;
         let selector = ManifestSelector::from_reference(reference);
-        self.repeat(|| repository.pull_grant(selector, &credentials)).await
+        repository.pull_grant(selector, &credentials).await
     }
 }
 

@@ -263,13 +263,19 @@ impl TaskImages {
         progress_tx: Option<&watch::Sender<String>>,
     ) -> Result<Digest, TaskImageError> {
         let puller = ImagePuller::Task(task.id);
-        let login = RegistryLogin::resolve(&self.secret_fetcher, puller, reference).await?;
+        let mut login = RegistryLogin::resolve(&self.secret_fetcher, puller, reference).await?;
         let mut arrival = self.source.pull(reference, login.access());
         // Asked for at the first failure: a registry is retried for minutes.
         let mut hint = None;
         loop {
             tokio::select! {
-                outcome = &mut arrival.result => return Ok(outcome.map_err(|error| login.classify_error(error))?),
+                outcome = &mut arrival.result => match outcome {
+                    Ok(digest) => return Ok(digest),
+                    Err(error) => {
+                        login = login.after_failure(error).await?;
+                        arrival = self.source.pull(reference, login.access());
+                    }
+                },
                 () = tokio::time::sleep(PROGRESS_INTERVAL) => {
                     let progress = arrival.progress.borrow_and_update().clone();
                     if progress.retry_reason.is_some() && hint.is_none() {

@@ -140,6 +140,30 @@ async fn cross_host_redirect_drops_credentials() {
     assert!(asked.iter().all(|request| request.authorization.is_none()), "{asked:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn host_behind_a_redirect_gets_no_password() {
+    let world = ImageFixture::start();
+    let tokens = tokens(|_| true).await;
+    let demand = token_challenge(&tokens);
+    let storage = ScriptedServer::start(move |_| demand.clone()).await;
+    let (elsewhere, sample) = (storage.host(), SampleImage::new(26, &[1000]));
+    let registry = ScriptedServer::start(move |request| match request.authorization.as_deref() {
+        Some(_) if request.path.contains("blobs") => {
+            ScriptedReply::new(307, "").header("Location", &format!("http://{elsewhere}{}", request.path))
+        }
+        Some(_) => sample.answer(request),
+        None => ScriptedReply::new(401, "").header("WWW-Authenticate", "Basic realm=\"x\""),
+    });
+    let (registry, manager) = (registry.await, FakeManager::new(0, true));
+    let name = format!("{}/x:1", registry.host());
+    for access in [anna().map(RegistryAccess::Password), Some(manager.access("first"))] {
+        let error = world.pull_with(&name, access).await.unwrap_err();
+        assert!(error.to_string().ends_with("it redirects to 127.0.0.1, which demands a login"), "{error}");
+    }
+    assert!(tokens.requests("").is_empty(), "the other host chose the token service");
+    assert_eq!(manager.asked(), 0, "the registry did not refuse the token");
+}
+
 /// Gives tokens for one repository, after some failures.
 #[derive(Clone, Debug)]
 struct FakeManager {

@@ -105,7 +105,7 @@ impl ResolveNames for FakeRegistry {
         if credentials.password == "wrong" {
             let (registry, image) = (reference.domain().to_owned(), reference.path().to_owned());
             let (user, message) = (credentials.user.clone(), "bad password".to_owned());
-            return Err(RegistryError::Denied { registry, image, user, message });
+            return Ok(PullGrant::NoToken(RegistryError::Denied { registry, image, user, message }));
         }
         let token = RepositoryToken::new(token_of(reference.path()).into(), Duration::from_secs(300));
         Ok(PullGrant::Token(token.unwrap()))

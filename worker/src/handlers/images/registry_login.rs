@@ -23,8 +23,8 @@ use crate::handlers::secret_fetcher::{
 pub(crate) enum RegistryLogin {
     /// The cluster has a credential for the registry.
     Access(RegistryAccess),
-    /// The cluster has none, or the registry needs none.
-    Anonymous,
+    /// The cluster has none, or the registry demands none of managers.
+    Anonymous(AccessSource),
     /// No manager could be asked; the pull is tried without.
     Unknown(SecretFetchError),
 }
@@ -65,7 +65,8 @@ impl RegistryLogin {
     ) -> Result<Self, ImagePullError> {
         let source = AccessSource { fetcher: Arc::clone(fetcher), puller, image: image.clone() };
         match source.fetch(false).await {
-            Ok(access) => Ok(access.map_or(Self::Anonymous, Self::Access)),
+            Ok(Some(access)) => Ok(Self::Access(access)),
+            Ok(None) => Ok(Self::Anonymous(source)),
             Err(SecretFetchError::NoRegistryAccess { reason, is_transient }) => {
                 Err(ImagePullError::NoAccess { reason, is_transient })
             }
@@ -79,24 +80,40 @@ impl RegistryLogin {
     pub fn access(&self) -> Option<RegistryAccess> {
         match self {
             Self::Access(access) => Some(access.clone()),
-            Self::Anonymous | Self::Unknown(_) => None,
+            Self::Anonymous(_) | Self::Unknown(_) => None,
         }
     }
 
-    /// Classifies the error of a pull.
-    pub fn classify_error(self, error: Error) -> ImagePullError {
+    /// Other access for a pull that failed with `error`. If the registry demands a login after all, managers are asked
+    /// again, once.
+    ///
+    /// # Errors
+    /// There is no other access, so the pull has failed.
+    pub async fn after_failure(self, error: Error) -> Result<Self, ImagePullError> {
         match (self, error) {
             (Self::Unknown(why), Error::Registry(refused @ RegistryError::NeedsCredentials { .. })) => {
-                ImagePullError::CredentialUnknown { error: refused, fetch_error: why }
+                Err(ImagePullError::CredentialUnknown { error: refused, fetch_error: why })
             }
-            (_, error) => ImagePullError::Store(error),
+            (Self::Anonymous(source), Error::Registry(refused @ RegistryError::NeedsCredentials { .. })) => {
+                match source.fetch(true).await {
+                    Ok(Some(access)) => Ok(Self::Access(access)),
+                    Ok(None) => Err(ImagePullError::Store(refused.into())),
+                    Err(SecretFetchError::NoRegistryAccess { reason, is_transient }) => {
+                        Err(ImagePullError::NoAccess { reason, is_transient })
+                    }
+                    Err(fetch_error) => {
+                        Err(ImagePullError::CredentialUnknown { error: refused, fetch_error })
+                    }
+                }
+            }
+            (_, error) => Err(ImagePullError::Store(error)),
         }
     }
 }
 
 /// Fetches access for the pull of one image from managers.
 #[derive(Clone)]
-struct AccessSource {
+pub(crate) struct AccessSource {
     fetcher: Arc<dyn SecretFetcher>,
     puller: ImagePuller,
     image: Reference,
@@ -241,7 +258,7 @@ pub(crate) mod tests {
         let malformed = FetchedObject { bytes: b"hush".to_vec().into(), ..login("registry.lan", "") };
         let malformed = resolve(Ok(vec![malformed]), "registry.lan/app").await;
         assert!(malformed.access().is_none() && !format!("{malformed:?}").contains("hush"));
-        assert!(matches!(resolve(Ok(Vec::new()), "nginx").await, RegistryLogin::Anonymous));
+        assert!(matches!(resolve(Ok(Vec::new()), "nginx").await, RegistryLogin::Anonymous(_)));
     }
 
     #[tokio::test]
@@ -317,19 +334,54 @@ pub(crate) mod tests {
             message: output.clone(),
         };
         let away = || Err(SecretFetchError::NoManager("not connected to a manager".into()));
-        let unasked = resolve(away(), "r.lan/app").await.classify_error(needs());
+        let unasked = resolve(away(), "r.lan/app").await.after_failure(needs()).await.unwrap_err();
         assert!(unasked.is_transient(), "{unasked}");
         for words in ["credentials", "could not be fetched", "not connected"] {
             assert!(unasked.to_string().contains(words), "{unasked}");
         }
-        let none = resolve(Ok(Vec::new()), "r.lan/app").await.classify_error(needs());
-        let wrong = resolve(Ok(vec![login("r.lan", "x")]), "r.lan/app").await.classify_error(denied.into());
-        for (error, words) in [(none, "needs credentials"), (wrong, "user \"ann\"")] {
+        let none = resolve(Ok(Vec::new()), "r.lan/app").await.after_failure(needs()).await;
+        let wrong = resolve(Ok(vec![login("r.lan", "x")]), "r.lan/app").await;
+        let wrong = wrong.after_failure(denied.into()).await;
+        for (failed, words) in [(none, "needs credentials"), (wrong, "user \"ann\"")] {
+            let error = failed.unwrap_err();
             let text = error.to_string();
             assert!(!error.is_transient() && text.contains(words), "{text}");
             assert!(text.contains("`warren registry login r.lan`"), "{text}");
         }
         let other = Error::Unavailable { action: "pull".into(), reason: "down".into() };
-        assert!(matches!(resolve(away(), "r.lan/app").await.classify_error(other), ImagePullError::Store(_)));
+        let failed = resolve(away(), "r.lan/app").await.after_failure(other).await;
+        assert!(matches!(failed, Err(ImagePullError::Store(_))), "{failed:?}");
+    }
+
+    /// The manager may be told otherwise than this node.
+    #[tokio::test]
+    async fn managers_are_asked_again_if_the_registry_refuses_a_pull_without_login() {
+        let needs = || {
+            let (registry, image, message) = ("r.lan".to_owned(), "app:1".to_owned(), "no".to_owned());
+            Error::from(RegistryError::NeedsCredentials { registry, image, message })
+        };
+        let nothing = |fake: FakeSecretFetcher| async move {
+            try_resolve(&fake, Ok(Vec::new()), "r.lan/app").await.unwrap()
+        };
+        let fake = FakeSecretFetcher::default();
+        let anonymous = nothing(fake.clone()).await;
+        fake.set_answer(Ok(vec![token("r.lan/app", "hush")]));
+        let other = anonymous.after_failure(needs()).await.unwrap();
+        assert!(matches!(other.access(), Some(RegistryAccess::Tokens(_))), "{other:?}");
+        other.after_failure(needs()).await.unwrap_err();
+        assert_eq!(fake.requests(), [asked(false), asked(true)]);
+        for (failure, words) in [
+            (
+                SecretFetchError::NoRegistryAccess { reason: "let both reach it".into(), is_transient: true },
+                "let both reach it",
+            ),
+            (SecretFetchError::NoManager("not connected".into()), "could not be fetched: not connected"),
+        ] {
+            let fake = FakeSecretFetcher::default();
+            let anonymous = nothing(fake.clone()).await;
+            fake.set_answer(Err(failure));
+            let error = anonymous.after_failure(needs()).await.unwrap_err();
+            assert!(error.is_transient() && error.to_string().ends_with(words), "{error}");
+        }
     }
 }

@@ -64,7 +64,7 @@ pub(super) async fn pull(
 async fn fetch(
     image_gc: &ImageGc,
     reference: &Reference,
-    standing: RegistryLogin,
+    mut standing: RegistryLogin,
     out: &StreamSender,
 ) -> Result<Result<Digest, ImagePullError>, StreamError> {
     let mut arrival = image_gc.source.pull(reference, standing.access());
@@ -73,7 +73,17 @@ async fn fetch(
     let (mut output, mut said_at) = (String::new(), Instant::now());
     loop {
         tokio::select! {
-            outcome = &mut arrival.result => return Ok(outcome.map_err(|error| standing.classify_error(error))),
+            outcome = &mut arrival.result => {
+                let other = match outcome {
+                    Ok(digest) => return Ok(Ok(digest)),
+                    Err(error) => standing.after_failure(error).await,
+                };
+                standing = match other {
+                    Ok(other) => other,
+                    Err(error) => return Ok(Err(error)),
+                };
+                arrival = image_gc.source.pull(reference, standing.access());
+            }
             _ = ticks.tick() => {
                 let words = arrival.progress.borrow_and_update().to_string();
                 if words != output || said_at.elapsed() >= PROGRESS_REPEAT_INTERVAL {

@@ -14,6 +14,22 @@ use super::*;
 use crate::fake_manager::FetchReply;
 use crate::fixtures::settings;
 
+/// A login of ann for the registry of the image, sealed for the request.
+fn login_for(request: &v1::FetchSecretObjectsRequest) -> v1::SealedSecretObject {
+    let responder = DeliveryResponder::new(&request.key, settings().node).unwrap();
+    let (id, version_number) = (SecretObjectId(Id(9)), 1);
+    let login = v1::RegistryLogin { user: "ann".into(), password: "hush".into() };
+    let access = v1::RegistryAccess { access: Some(Access::Login(login)) };
+    v1::SealedSecretObject {
+        key: responder.public_key().to_vec().into(),
+        kind: v1::SecretObjectKind::Credential.into(),
+        name: "docker.io".into(),
+        id: id.to_string(),
+        version_number,
+        sealed: responder.seal(id, version_number, &access.encode_to_vec()).into(),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn pull_uses_cluster_credential_of_registry() {
     let (node, mut manager) = TestNode::start(desired(&[]));
@@ -21,19 +37,9 @@ async fn pull_uses_cluster_credential_of_registry() {
     let asked = Arc::<Mutex<Vec<_>>>::default();
     let asks = Arc::clone(&asked);
     manager.on_fetch(move |request| {
-        let responder = DeliveryResponder::new(&request.key, settings().node).unwrap();
+        let login = login_for(&request);
         asks.lock().unwrap().push(request.purpose.unwrap());
-        let (id, version_number) = (SecretObjectId(Id(9)), 1);
-        let login = v1::RegistryLogin { user: "ann".into(), password: "hush".into() };
-        let access = v1::RegistryAccess { access: Some(Access::Login(login)) };
-        FetchReply::Objects(vec![v1::SealedSecretObject {
-            key: responder.public_key().to_vec().into(),
-            kind: v1::SecretObjectKind::Credential.into(),
-            name: "docker.io".into(),
-            id: id.to_string(),
-            version_number,
-            sealed: responder.seal(id, version_number, &access.encode_to_vec()).into(),
-        }])
+        FetchReply::Objects(vec![login])
     });
     let other = Digest::of(b"other");
     node.images.serve(&tag(), other.clone());
@@ -61,4 +67,16 @@ async fn pull_uses_cluster_credential_of_registry() {
     let output = all_frames(&mut stream, &mut session).await;
     assert!(matches!(output.last(), Some(Frame::Error(why)) if why.contains("not its stream")), "{output:?}");
     assert_eq!(node.images.registry_users(), [Some("ann".to_owned()), None, None]);
+    // The registry demands nothing of managers, and a login of this node.
+    manager.on_fetch(|request| {
+        let login = request.is_renewal.then(|| login_for(&request));
+        FetchReply::Objects(login.into_iter().collect())
+    });
+    let mut stream = attached(&mut manager, &session, pull(true)).await;
+    let output = all_frames(&mut stream, &mut session).await;
+    assert!(
+        matches!(output.last(), Some(Frame::Error(why)) if why.contains("needs credentials")),
+        "{output:?}"
+    );
+    assert_eq!(node.images.registry_users()[3..], [None, Some("ann".to_owned())]);
 }

@@ -35,7 +35,7 @@ use warren_proto::v1;
 use warren_runtime::Runtime;
 use warren_security::{ReloadableCertificate, Revocations, Trust};
 use warren_task::DesiredState;
-use warren_types::{AssignmentVersion, ClusterId, NetworkView, NodeId, WireGuardKey};
+use warren_types::{AssignmentVersion, ClusterId, ManagerId, NetworkView, NodeId, WireGuardKey};
 
 pub(crate) use attach::{StreamServices, TaskLogs};
 #[cfg(test)]
@@ -134,13 +134,13 @@ pub(crate) async fn run(context: Arc<SessionContext>, dial: SharedDialer, stop: 
             dial.set_managers(&settings.managers);
         }
         context.trust_managers(&round);
-        let refuses_departed = context.refuses_departed(&round);
         // From before the handshake: a manager that was verified by an earlier authority is left.
         let authorities = context.trust.changes();
         let session = async {
             let connected = dial.dial().await?;
             let (manager, begun) = (connected.manager.clone(), Instant::now());
-            let ended = established::run(&context, connected, refuses_departed, authorities, &stop).await;
+            let watched = context.refused_once_departed(connected.id);
+            let ended = established::run(&context, connected, watched, authorities, &stop).await;
             Ok::<_, ManagerDialError>((manager, begun.elapsed(), ended))
         };
         let attempt = tokio::select! {
@@ -262,6 +262,18 @@ impl SessionContext {
         } else if self.removal_record.is_some() {
             self.trust.revoke(Revocations::default());
         }
+    }
+
+    /// The manager of a new connection, if its session ends once it is listed as departed. One that is listed already
+    /// was accepted for want of another one. After a connection to any other one, the listed ones are refused again.
+    fn refused_once_departed(&self, manager: Option<ManagerId>) -> Option<ManagerId> {
+        let manager = manager.filter(|_| self.removal_record.is_some())?;
+        let desired = self.desired_state.borrow();
+        if desired.settings.iter().any(|settings| settings.revoked_managers.contains(&manager)) {
+            return None;
+        }
+        refuse_departed(&self.trust, &desired);
+        Some(manager)
     }
 
     fn is_removed(&self) -> bool {

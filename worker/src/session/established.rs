@@ -82,16 +82,16 @@ impl SessionEnd {
     }
 }
 
-/// Runs one session over the connection; returns why it ended. `refuses_departed`: it ends when the manager is listed
-/// as departed. `authorities` is notified when those by which the manager was verified are replaced.
+/// Runs one session over the connection; returns why it ended, also when the manager `watched` is listed as departed.
+/// `authorities` is notified when those by which the manager was verified are replaced.
 pub(super) async fn run(
     context: &Arc<SessionContext>,
     connected: ManagerConnection,
-    refuses_departed: bool,
+    watched: Option<ManagerId>,
     authorities: watch::Receiver<()>,
     stop: &CancellationToken,
 ) -> SessionEnd {
-    match serve(context, connected, refuses_departed, authorities, stop).await {
+    match serve(context, connected, watched, authorities, stop).await {
         Ok(never) => match never {},
         Err(ended) => ended,
     }
@@ -100,12 +100,11 @@ pub(super) async fn run(
 async fn serve(
     context: &Arc<SessionContext>,
     connected: ManagerConnection,
-    refuses_departed: bool,
+    watched: Option<ManagerId>,
     mut authorities: watch::Receiver<()>,
     stop: &CancellationToken,
 ) -> Result<std::convert::Infallible, SessionEnd> {
-    let ManagerConnection { manager, id, dialled_from, channel } = connected;
-    let id = id.filter(|_| refuses_departed);
+    let ManagerConnection { manager, id: _, dialled_from, channel } = connected;
     let mut client = SessionsClient::new(channel.clone()).max_decoding_message_size(MAX_FRAME);
     let (frames, queue) = mpsc::channel(QUEUE);
     let (received, received_watch) = watch::channel(0);
@@ -128,7 +127,7 @@ async fn serve(
         Ok::<_, SessionEnd>((inbound, welcome))
     });
     let (mut inbound, welcome) = welcomed.await.map_err(|_| SessionEnd::NotWelcomed)??;
-    let settings = apply_settings(context, id, welcome.settings)?;
+    let settings = apply_settings(context, watched, welcome.settings)?;
     tracing::info!(manager, session = welcome.session, "session established");
     compare_clocks(context, &line, welcome.sent_at);
     context.reporter.resend_all();
@@ -146,7 +145,7 @@ async fn serve(
     let streams = OpenStreams::new(client, Arc::clone(&context.stream_services));
     let mut link = ActiveSession {
         context,
-        manager: id,
+        manager: watched,
         handle: line,
         received_frames: received,
         streams,

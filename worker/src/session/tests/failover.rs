@@ -25,6 +25,8 @@ struct RotatingDialer {
 #[derive(Default)]
 struct DialLog {
     unreachable: Vec<bool>,
+    /// How many dials find a manager that has left, from the first one on.
+    departed: usize,
     /// Dialled managers, with times.
     dialled: Vec<(usize, Instant)>,
     learned: Vec<ManagerAddress>,
@@ -36,11 +38,15 @@ impl ManagerDialer for RotatingDialer {
         let mut state = self.state.lock().unwrap();
         let turn = state.dialled.last().map_or(0, |(last, _)| (last + 1) % self.managers.len());
         state.dialled.push((turn, Instant::now()));
-        let away = state.unreachable[turn];
+        let (away, has_left) = (state.unreachable[turn], state.dialled.len() <= state.departed);
         let dial = self.managers[turn].dial();
         async move {
             if away {
                 return Err(ManagerDialError::NoAddress);
+            }
+            if has_left {
+                let (manager, source) = (format!("m{turn}"), ConnectError::RevokedManager);
+                return Err(ManagerDialError::Insecure { manager, source });
             }
             Ok(ManagerConnection { manager: format!("m{turn}"), id: Some(manager_id(turn)), ..dial.await? })
         }
@@ -254,6 +260,20 @@ async fn session_with_a_manager_ends_once_the_node_knows_that_it_left() {
     session.welcome(&left(0)).await;
     sync(&mut session).await;
     assert_eq!(node.context.desired_state.borrow().settings, Some(left(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn manager_that_is_not_listed_is_left_later_also_after_a_round_that_accepts_all() {
+    let left = |number| NodeSettings { revoked_managers: vec![manager_id(number)], ..of_two() };
+    let known = DesiredState { settings: Some(left(1)), ..DesiredState::default() };
+    let (_node, mut managers, dials) = node(known, 2);
+    // A whole round, so that the next one accepts departed managers.
+    dials.lock().unwrap().departed = 2;
+    let (mut session, _) = managers[0].next_session().await;
+    session.welcome(&left(1)).await;
+    sync(&mut session).await;
+    session.send(Frame::Settings((&left(0)).into())).await;
+    session.wait_until_ended().await;
 }
 
 /// The new cluster was forced from the wrong manager, whose list has the right one.

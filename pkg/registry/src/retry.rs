@@ -57,7 +57,7 @@ impl RetryCounter {
         if !failure.error.is_transient() || self.backoff.failures() >= self.max_tries {
             return Err(failure.error);
         }
-        Ok(failure.retry_after.unwrap_or_default().saturating_add(delay).min(self.max_backoff))
+        Ok(failure.retry_after.unwrap_or_default().min(self.max_backoff).saturating_add(delay))
     }
 }
 
@@ -119,7 +119,10 @@ mod tests {
             |seconds| AttemptFailure { error: broken(), retry_after: Some(Duration::from_secs(seconds)) };
         let mut tries = counter(0);
         assert_eq!(tries.next_delay(after(3)).unwrap().as_millis(), 3500);
-        assert_eq!(tries.next_delay(after(3_600)).unwrap().as_secs(), 5);
+        // Each node comes at another time also then.
+        assert_eq!(tries.next_delay(after(3_600)).unwrap().as_millis(), 6000);
+        let mut other = counter(1 << 63);
+        assert_eq!(other.next_delay(after(3_600)).unwrap().as_millis(), 5750);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub struct RegistryPolicy {
     pub max_tries: u32,
     /// Longest delay before the first retry, of which up to a half is chosen at random; each further one doubles.
     pub min_backoff: Duration,
-    /// Limit of the delay, also of one requested by the registry.
+    /// Limit of the delay, and of the one requested by the registry, which comes before it.
     pub max_backoff: Duration,
     /// For a whole pull, from its first request until the image is runnable.
     pub pull_timeout: Duration,

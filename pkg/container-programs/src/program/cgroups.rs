@@ -54,15 +54,20 @@ pub struct ContainerCgroups {
 }
 
 impl ContainerCgroups {
-    /// Those of the process of `plan`; `None` if it is not in the container. Its pid may have been reused by a process
-    /// outside: then the pidfd opened before refers to a process that has ended, and is not entered.
+    /// Those of the process of `plan`; `None` if it is not in the container, or has left the cgroup meanwhile. Its pid may
+    /// have been reused by a process outside: then the pidfd opened before refers to a process that has ended, and is not
+    /// entered.
     pub fn of(plan: &ExecPlan) -> Option<Self> {
         let membership = std::fs::read_to_string(format!("/proc/{}/cgroup", plan.pid)).ok()?;
         let is_unified = Path::new(MOUNT).join("cgroup.controllers").exists();
-        let mut found = Self::parse(&membership, &plan.cgroup, is_unified)?;
-        // A hierarchy that is not mounted has no limits.
-        found.dirs.retain(|dir| dir.join("cgroup.procs").exists());
-        Some(found)
+        Self::parse(&membership, &plan.cgroup, is_unified)?.existing(|dir| dir.join("cgroup.procs").exists())
+    }
+
+    /// Those that exist. A hierarchy of version 1 that is not mounted has no limits; version 2 has one, without which a
+    /// program would begin in the cgroup of the agent.
+    fn existing(mut self, exists: impl Fn(&Path) -> bool) -> Option<Self> {
+        self.dirs.retain(|dir| exists(dir));
+        (!self.is_unified || !self.dirs.is_empty()).then_some(self)
     }
 
     /// `membership` has lines such as `4:cpu,cpuacct:/path`, `1:name=systemd:/path` and `0::/path`.
@@ -196,11 +201,24 @@ mod tests {
     }
 
     #[test]
+    fn removed_cgroup_is_not_entered() {
+        let child = "0::/warren/n/t-1/child\n";
+        assert_eq!(parsed(child, true).unwrap().existing(|_| false), None);
+        assert!(parsed(child, true).unwrap().existing(|_| true).is_some());
+        let older = parsed("4:cpu:/warren/n/t-1\n3:pids:/warren/n/t-1\n", false).unwrap();
+        let mounted = older.existing(|dir| dir.starts_with("/sys/fs/cgroup/cpu")).unwrap();
+        assert_eq!(mounted.dirs, [PathBuf::from("/sys/fs/cgroup/cpu/warren/n/t-1")]);
+    }
+
+    #[test]
     fn child_begins_in_its_cgroup() {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        // Otherwise the machine has version 1 alone.
-        let Some(mount) = mounts.find(|fields| fields[2] == "cgroup2") else { return };
+        let mount = mounts.find(|fields| fields[2] == "cgroup2");
+        let mount = mount.expect(
+            "this machine has cgroup version 1 alone; mount version 2 for the test: mkdir /sys/fs/cgroup/unified && \
+             mount -t cgroup2 none /sys/fs/cgroup/unified",
+        );
         let name = format!("warren-test-{}", std::process::id());
         let dir = Path::new(mount[1]).join(&name);
         std::fs::create_dir(&dir).unwrap();

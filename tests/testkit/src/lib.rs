@@ -25,5 +25,6 @@ pub mod registry;
 pub mod scratch;
 pub mod small_disk;
 pub mod soak;
+pub mod token_registry;
 pub mod tool;
 pub mod wait;

@@ -206,7 +206,8 @@ impl TestRegistry {
         write(&self.root().join(directory).join("link"), digest.as_bytes());
     }
 
-    fn root(&self) -> PathBuf {
+    /// The directory of its blobs and repositories.
+    pub(crate) fn root(&self) -> PathBuf {
         self.scratch.path().join("storage/docker/registry/v2")
     }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use warren_registry::{
-    Digest, ImageSignature, PullGrant, Reference, RegistryCredentials, RegistryError, RepositoryToken,
-    ResolveNames, ResolvedName,
+    Digest, ImageSignature, PullGrant, Reference, RegistryClients, RegistryCredentials, RegistryError,
+    RegistrySettings, RepositoryToken, ResolveNames, ResolvedName,
 };
 use warren_types::SignatureKey;
+use warren_types::image_reference::is_loopback_registry;
 
 use crate::encryption_at_rest::PLAINTEXT_MARK;
 
@@ -44,7 +45,7 @@ fn signature(pair: &EcdsaKeyPair, digest: &str) -> ImageSignature {
 
 /// It has one image, by every name but `missing`; for `offline` it cannot be reached. The image is signed by the name
 /// `signed`; by another key as `foreign`; and as `copied` it has the signature of another digest. Only `tokens.lan` has
-/// tokens for repositories, to whoever does not have the password `wrong`.
+/// tokens for repositories, to whoever does not have the password `wrong`. Registries on loopback are asked themselves.
 #[derive(Debug)]
 pub struct FakeRegistry;
 
@@ -99,6 +100,10 @@ impl ResolveNames for FakeRegistry {
         credentials: RegistryCredentials,
     ) -> Result<PullGrant, RegistryError> {
         check_reachable(reference)?;
+        if is_loopback_registry(reference.domain()) {
+            let registries = RegistryClients::new(RegistrySettings::default());
+            return registries.pull_grant(reference, credentials).await;
+        }
         if reference.domain() != "tokens.lan" {
             return Ok(PullGrant::PasswordOnly);
         }

@@ -1,5 +1,7 @@
 //! What nodes get for pulls from private registries.
 
+use std::net::Ipv4Addr;
+
 use tonic::{Code, Status};
 use warren_client::{Client, PullOptions, TaskFilter};
 use warren_proto::Problem;
@@ -7,6 +9,8 @@ use warren_proto::status::NO_REGISTRY_ACCESS;
 use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
 use warren_proto::v1::registry_access::Access;
+use warren_testkit::registry::{PASSWORD, USER};
+use warren_testkit::token_registry::{BASIC, TokenRegistry};
 use warren_types::{Placement, ServiceSpec};
 
 use crate::fake_registry::token_of;
@@ -109,6 +113,32 @@ async fn thief_of_the_key_of_a_node_gets_tokens_of_the_repositories_of_its_tasks
         panic!("no token")
     };
     assert_eq!((token.repository.as_str(), token.token), ("bank/app", token_of("bank/app")));
+}
+
+/// The same with a registry that is asked by its protocol.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thief_of_the_key_of_a_node_gets_what_the_token_service_gives() {
+    let registry = TokenRegistry::start((Ipv4Addr::LOCALHOST, 0).into(), None, None);
+    let world = ManagerFixture::new().await;
+    let client = world.local().await;
+    let (host, login) = (registry.host(), format!("{USER}\n{PASSWORD}"));
+    create(&client, CREDENTIAL, &host, login.as_bytes()).await;
+    let image = format!("{host}/shop/app:1");
+    client.services().create(new_id(), &private("shop", &image, None)).await.unwrap();
+    let mut thief = ScriptedWorker::dial(&world).await;
+    thief.has("a task", |tasks| tasks.len() == 1).await;
+    let need = Purpose::TaskCredential(only_task(&thief));
+    let fetched = thief.fetch(need.clone()).await.unwrap();
+    let password = PASSWORD.as_bytes();
+    assert!(!fetched[0].2.windows(password.len()).any(|bytes| bytes == password), "it has the password");
+    let Some(Access::Token(token)) = thief.registry_access(need).await.unwrap() else { panic!("no token") };
+    assert_eq!((&token.registry, token.repository.as_str()), (&host, "shop/app"));
+    assert!(registry.accepts("shop/app", &token.token) && !registry.accepts("bank/app", &token.token));
+    let requests = registry.requests();
+    let [asked, fetched] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!((asked.target.as_str(), asked.authorization.as_deref()), ("/v2/shop/app/manifests/1", None));
+    assert_eq!(fetched.target, "/token?service=test&scope=repository%3Ashop%2Fapp%3Apull");
+    assert_eq!(fetched.authorization.as_deref(), Some(BASIC));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

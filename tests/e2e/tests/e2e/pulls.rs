@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::node::NodeOptions;
 use warren_testkit::registry::{PASSWORD, TestRegistry, USER};
+use warren_testkit::token_registry::{BASIC, TokenRegistry};
 use warren_testkit::wait::eventually;
 
 use crate::e2e::fixture::{NodeFixture, SOON};
@@ -14,6 +15,7 @@ use crate::e2e::task_document;
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const PORT: u16 = 5000;
+const TOKEN_PORT: u16 = 5001;
 /// No process listens there.
 const CLOSED_PORT: u16 = 5007;
 
@@ -25,7 +27,7 @@ struct RegistryFixture {
 
 /// The first host of a lab is the node's, the second the registry's.
 fn trusting() -> NodeOptions {
-    let hosts = format!("10.77.0.2:{PORT},10.77.0.2:{CLOSED_PORT}");
+    let hosts = [PORT, TOKEN_PORT, CLOSED_PORT].map(|port| format!("10.77.0.2:{port}")).join(",");
     NodeOptions::default().argument("--insecure-registry").argument(&hosts)
 }
 
@@ -161,10 +163,9 @@ fn private_and_missing_registry_errors_differ() {
 
 /// Stores a credential of `user` for the registry.
 #[track_caller]
-fn log_in(world: &NodeFixture, registry: &TestRegistry, user: &str, password: &str, flags: &[&str]) {
+fn log_in(world: &NodeFixture, registry: &str, user: &str, password: &str, flags: &[&str]) {
     let warren = world.warren();
-    let host = registry.host();
-    let login = ["registry", "login", host.as_str(), "-u", user, "--password-stdin"];
+    let login = ["registry", "login", registry, "-u", user, "--password-stdin"];
     let mut command = warren.command(&[&login[..], flags].concat());
     let given = world.node.scratch().join("given");
     std::fs::write(&given, password).unwrap();
@@ -194,23 +195,49 @@ fn stored_credential_pulls_from_private_registry() {
     let login = format!("`warren registry login {}`", registry.host());
     create("unknown");
     rejected("unknown", ["needs credentials", &login]);
-    log_in(&world, &registry, USER, "wrong", &[]);
+    log_in(&world, &registry.host(), USER, "wrong", &[]);
     create("wrong");
     rejected("wrong", ["user \"anna\"", &login]);
     let output = world.warren().run_refused(&["image", "pull", &reference], FAILED);
     assert!(output.contains("user \"anna\"") && !output.contains("wrong password"), "{output}");
     // This registry has no tokens.
-    log_in(&world, &registry, USER, PASSWORD, &["--token-only"]);
+    log_in(&world, &registry.host(), USER, PASSWORD, &["--token-only"]);
     create("strict");
     rejected("strict", ["has no tokens for single repositories", &login]);
     let output = world.warren().run_refused(&["image", "pull", &reference], FAILED);
     assert!(output.contains("has no tokens for single repositories"), "{output}");
     let check = || world.warren().json(&["cluster", "check-security"]).to_string();
     assert!(!check().contains(&registry.host()), "{}", check());
-    log_in(&world, &registry, USER, PASSWORD, &[]);
+    log_in(&world, &registry.host(), USER, PASSWORD, &[]);
     let weak = format!("{} (anna)", registry.host());
     assert!(check().contains(&weak), "{}", check());
     world.ok(&format!("image pull {reference}"));
     create("known");
     world.wait_serving("known", 1);
+}
+
+/// The manager proves who pulls, and the node only that it may.
+#[test]
+fn node_pulls_with_a_token_of_the_repository() {
+    let world = NodeFixture::with(trusting());
+    let at = |port| SocketAddr::new(world.client_host.address().into(), port);
+    let images = TestRegistry::start_at(at(PORT), |program| world.client_host.command(program));
+    let namespace = world.client_host.netns().path();
+    let registry = TokenRegistry::start(at(TOKEN_PORT), Some(&namespace), Some(&images));
+    let image = TestImage::busybox("warren.local/x:1").entrypoint(["sleep", "1000"]);
+    images.push("shop/web", "1", &image.oci_archive());
+    let host = registry.host();
+    log_in(&world, &host, USER, PASSWORD, &["--token-only"]);
+    world.ok(&format!("service create web --image {host}/shop/web:1 --resolve-image worker --stop-grace 0s"));
+    world.wait_serving("web", 1);
+    let requests = registry.requests();
+    let with = |proof: Option<&str>| {
+        let asked = requests.iter().filter(|request| request.authorization.as_deref() == proof);
+        asked.map(|request| format!("{} {}", request.method, request.target)).collect::<Vec<_>>()
+    };
+    assert_eq!(with(None), ["HEAD /v2/shop/web/manifests/1"], "the manager asks what is demanded");
+    assert_eq!(with(Some(BASIC)), ["GET /token?service=test&scope=repository%3Ashop%2Fweb%3Apull"]);
+    let pulled = with(Some("Bearer token-1"));
+    assert_eq!(pulled.len() + 2, requests.len(), "{requests:?}");
+    assert!(pulled.iter().any(|request| request.starts_with("GET /v2/shop/web/blobs/")), "{pulled:?}");
 }

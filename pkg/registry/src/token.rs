@@ -284,7 +284,7 @@ mod tests {
             assert!(text.contains(words) && !text.contains("hush"), "{text}");
         }
         let nonsense = granted(BEARER, &json("200 OK", r#"{"token":"open sesame"}"#)).await.0;
-        let Ok(PullGrant::NoToken(nonsense)) = nonsense else { panic!("{nonsense:?}") };
+        let Ok(PullGrant::NoToken(nonsense)) = &nonsense else { panic!("{nonsense:?}") };
         assert!(matches!(nonsense, RegistryError::InvalidAnswer { .. }), "{nonsense}");
         assert!(!nonsense.to_string().contains("sesame"), "{nonsense}");
     }

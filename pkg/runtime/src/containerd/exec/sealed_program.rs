@@ -1,7 +1,8 @@
 //! `warren-exec` in sealed memory: one file, from which this process starts it for all containers.
 //!
 //! Containers can open the file: it is what `/proc/self/exe` executes in one, whose root owns it. What a container does
-//! to it must not affect the node or another container:
+//! to it must not change what is executed elsewhere. It can cost time, since a new file takes some milliseconds in which
+//! other starts wait, and memory, since the agent is charged for each file that a container keeps open:
 //!
 //! * The seals exclude writing, resizing and further seals (CVE-2019-5736), and since Linux 6.3 also changes of who may
 //!   execute it.
@@ -19,6 +20,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -26,10 +28,14 @@ use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use warren_container_programs::exec_program;
 
+/// A container can change the file at each start, so not all changes are logged.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The program, made when it is first needed.
 #[derive(Default)]
 pub(crate) struct SealedProgram {
     current: Mutex<Option<Arc<SealedFile>>>,
+    last_warning: Mutex<Option<Instant>>,
 }
 
 /// A file that can be executed by its path.
@@ -61,7 +67,9 @@ impl SealedProgram {
             Err(error)
                 if matches!(error.kind(), ErrorKind::ExecutableFileBusy | ErrorKind::PermissionDenied) =>
             {
-                tracing::warn!(%error, "cannot start warren-exec; trying it with a new file");
+                if self.is_warning_due(Instant::now()) {
+                    tracing::warn!(%error, "cannot start warren-exec; trying it with a new file");
+                }
                 self.discard(&file);
                 start(&self.file()?.path())
             }
@@ -75,7 +83,7 @@ impl SealedProgram {
         if let Some(file) = current.as_ref().filter(|file| file.is_unchanged()) {
             return Ok(Arc::clone(file));
         }
-        if current.is_some() {
+        if current.is_some() && self.is_warning_due(Instant::now()) {
             tracing::warn!("a container changed the file of warren-exec; the next one runs from a new file");
         }
         let file = Arc::new(SealedFile::create()?);
@@ -85,6 +93,16 @@ impl SealedProgram {
 
     fn discard(&self, file: &Arc<SealedFile>) {
         self.lock().take_if(|current| Arc::ptr_eq(current, file));
+    }
+
+    /// Whether there was no warning in the last interval; then this is one.
+    fn is_warning_due(&self, now: Instant) -> bool {
+        let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= WARNING_INTERVAL);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<SealedFile>>> {
@@ -202,6 +220,13 @@ mod tests {
         for refused in [writable.write(b"x").map(drop), writable.set_len(0), writable.set_len(2 * size)] {
             assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM));
         }
+    }
+
+    #[test]
+    fn warnings_are_limited() {
+        let (program, begun) = (SealedProgram::default(), Instant::now());
+        let due = [0, 1, 59, 60, 61, 120].map(|s| program.is_warning_due(begun + Duration::from_secs(s)));
+        assert_eq!(due, [true, false, false, true, false, true]);
     }
 
     #[test]

@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn each_weakness_is_named() {
         type Case = (&'static str, fn(&mut ClusterState), &'static str);
-        let cases: [Case; 13] = [
+        let cases: [Case; 14] = [
             (
                 "traffic between nodes",
                 |cluster| {

@@ -235,7 +235,7 @@ fn custom_seccomp_profile_becomes_a_config() {
     let received = self::received(with(path, custom(json))).unwrap();
     let config = SeccompConfig::new(json).unwrap();
     assert_eq!(received.spec.task.seccomp, Seccomp::Config(config.name.clone()));
-    assert_eq!(received.profiles, [config.clone()]);
+    assert_eq!(received.profiles, std::slice::from_ref(&config));
     // As it is shown.
     let shown = to_docker(&received.spec, &ids(), DefaultFields::Shown);
     let again = from_docker(shown, &ids()).unwrap();

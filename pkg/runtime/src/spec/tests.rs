@@ -201,7 +201,8 @@ fn process_matches_spec() {
         log,
         ..spec()
     };
-    let meant = ResolvedSpec { user: User { uid: 5, gid: 6, groups: vec![7, 6, 7] }, devices: Vec::new() };
+    let user = User { uid: 5, gid: 6, groups: vec![7, 6, 7] };
+    let meant = ResolvedSpec { user, ..ResolvedSpec::default() };
     let built = build_with(&asked, &meant, HOST);
     let process = built.process().clone().unwrap();
     assert_eq!(process.cwd(), Path::new("/own"));

@@ -439,14 +439,14 @@ fn ends() -> Vec<(&'static str, Command)> {
     all.extend([
         ("pin_image", Command::AdvanceRollout { term, service: PER_ZONE, revision: 1, step, at }),
         (
-            "image_unresolved",
-            Command::AdvanceRollout { term, service: PER_ZONE, revision: 1, step: unresolved, at },
-        ),
-        ("record_import", Command::RecordImport { image, digest: Some(digest), at }),
-        (
             "restrict_service_per_zone",
             Command::UpdateService { id: PER_ZONE, version: None, spec: restricted(), force: false, at },
         ),
+        (
+            "image_unresolved",
+            Command::AdvanceRollout { term, service: PER_ZONE, revision: 2, step: unresolved, at },
+        ),
+        ("record_import", Command::RecordImport { image, digest: Some(digest), at }),
     ]);
     all.extend([
         ("delete_tasks", Command::DeleteTasks { term, tasks: vec![task(2)] }),

@@ -11,8 +11,8 @@ use crate::image_reference::{DEFAULT_DOMAIN, canonical_domain, normalize_domain,
 use crate::spec::check::check_count;
 use crate::spec::storage::is_normalized_absolute;
 use crate::spec::{
-    AppArmor, Capability, DEFAULT_PIDS_LIMIT, Limits, MountSource, Seccomp, ServiceSpec, TaskNetworkMode,
-    TaskSpec,
+    AppArmor, Capability, DEFAULT_PIDS_LIMIT, Limits, MountSource, NoNewPrivileges, Seccomp, ServiceSpec,
+    TaskNetworkMode, TaskSpec,
 };
 use crate::{ImageReference, SignatureKey, UserRole, Violations};
 
@@ -53,7 +53,8 @@ pub struct SignatureRule {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdmissionRules {
-    /// All privileges of root on the node.
+    /// All privileges of root on the node. A seccomp profile of its own can give them too, unless the service sets
+    /// `noNewPrivileges`.
     pub privileged: bool,
     /// Files and directories of the node that may be mounted, with all that is below them. Paths are compared as texts:
     /// a symbolic link below them leads where it leads.
@@ -64,7 +65,8 @@ pub struct AdmissionRules {
     pub cap_add: Vec<Capability>,
     /// Devices of the node, or directories of them.
     pub devices: Vec<String>,
-    /// No seccomp profile, or one of its own: whether that is weaker than the default is not examined.
+    /// No seccomp profile; or one of its own in a service that sets `noNewPrivileges`: whether it is weaker than the
+    /// default is not examined.
     pub unconfined_seccomp: bool,
     /// No AppArmor profile, or one of the node's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -227,7 +229,7 @@ impl AdmissionRules {
             privileged,
             cap_add: _,
             cap_drop: _,
-            no_new_privileges: _,
+            no_new_privileges,
             seccomp,
             apparmor,
             devices: _,
@@ -246,12 +248,20 @@ impl AdmissionRules {
             user_namespace: _,
         } = &spec.task;
         let host_network = *network == TaskNetworkMode::Host;
-        let (own_seccomp, seccomp) = (*seccomp != Seccomp::Default, format!("is {seccomp}"));
+        // Without no_new_privs the filter is there while the runtime drops capabilities and changes the user, and a
+        // profile can make those calls return without effect. The default of the cluster may change later.
+        let (allows_seccomp, seccomp_rule, when) = match seccomp {
+            Seccomp::Config(_) if *no_new_privileges != NoNewPrivileges::On => {
+                (self.privileged, "privileged", " without noNewPrivileges")
+            }
+            _ => (self.unconfined_seccomp, "unconfinedSeccomp", ""),
+        };
+        let (own_seccomp, seccomp) = (*seccomp != Seccomp::Default, format!("is {seccomp}{when}"));
         let (own_apparmor, apparmor) = (*apparmor != AppArmor::Default, format!("is {apparmor}"));
         for (is_set, is_allowed, path, found, rule) in [
             (*privileged, self.privileged, "task.privileged", "is true", "privileged"),
             (host_network, self.host_network, "task.network", "is that of the node", "hostNetwork"),
-            (own_seccomp, self.unconfined_seccomp, "task.seccomp", &*seccomp, "unconfinedSeccomp"),
+            (own_seccomp, allows_seccomp, "task.seccomp", &*seccomp, seccomp_rule),
             (own_apparmor, self.unconfined_apparmor, "task.apparmor", &*apparmor, "unconfinedApparmor"),
             (*allow_metadata, self.metadata, "task.allowMetadata", "is true", "metadata"),
             (spec.bootstrap, self.bootstrap, "bootstrap", "is true", "bootstrap"),

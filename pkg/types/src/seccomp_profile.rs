@@ -333,7 +333,10 @@ fn read_action(
         if !matches!(action, SeccompAction::Errno | SeccompAction::Trace) {
             wrong.add(errno_path, "is only for SCMP_ACT_ERRNO and SCMP_ACT_TRACE; leave it out");
         } else if errno > MAX_ERRNO {
-            wrong.add(errno_path, format!("{errno} is not an error number; give 0 to {MAX_ERRNO}"));
+            wrong.add(errno_path, format!("{errno} is not an error number; give 1 to {MAX_ERRNO}"));
+        } else if errno == 0 && action == SeccompAction::Errno {
+            let message = format!("is 0, with which calls succeed and do nothing; give 1 to {MAX_ERRNO}");
+            wrong.add(errno_path, message);
         }
     }
     Some(action)

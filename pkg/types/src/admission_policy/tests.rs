@@ -18,7 +18,7 @@ fn device(path: &str) -> Device {
 #[test]
 fn each_rule_allows_what_the_default_refuses() {
     type Case = (fn(&mut ServiceSpec), &'static str, &'static str, fn(&mut AdmissionRules));
-    let cases: [Case; 12] = [
+    let cases: [Case; 13] = [
         (|s| s.task.privileged = true, "task.privileged", "privileged", |r| r.privileged = true),
         (
             |s| s.task.cap_add = vec!["NET_ADMIN".parse().unwrap()],
@@ -33,10 +33,19 @@ fn each_rule_allows_what_the_default_refuses() {
             |r| r.unconfined_seccomp = true,
         ),
         (
-            |s| s.task.seccomp = "config/profile".parse().unwrap(),
+            |s| {
+                s.task.seccomp = "config/profile".parse().unwrap();
+                s.task.no_new_privileges = NoNewPrivileges::On;
+            },
             "task.seccomp",
             "unconfinedSeccomp",
             |r| r.unconfined_seccomp = true,
+        ),
+        (
+            |s| s.task.seccomp = "config/profile".parse().unwrap(),
+            "task.seccomp",
+            "privileged",
+            |r| r.privileged = true,
         ),
         (
             |s| s.task.apparmor = AppArmor::Unconfined,
@@ -96,6 +105,23 @@ fn each_rule_allows_what_the_default_refuses() {
         assert_eq!(policy.violations(UserRole::Operator, &spec), Violations::default());
         assert_eq!(policy.weaker_rules(), [format!("operator.{rule}")]);
         assert_eq!(policy.validate(), Violations::default());
+    }
+}
+
+#[test]
+fn own_profile_that_runs_before_capabilities_are_dropped_is_as_privileged() {
+    let mut policy = AdmissionPolicy::default();
+    policy.operator.unconfined_seccomp = true;
+    let mut spec = spec();
+    spec.task.seccomp = "config/profile".parse().unwrap();
+    for (asked, is_admitted) in
+        [(NoNewPrivileges::On, true), (NoNewPrivileges::Default, false), (NoNewPrivileges::Off, false)]
+    {
+        spec.task.no_new_privileges = asked;
+        let found = policy.privilege_violations(UserRole::Operator, &spec);
+        assert_eq!(found.0.is_empty(), is_admitted, "{found}");
+        let expected = "is config/profile without noNewPrivileges, which operator.privileged does not allow";
+        assert!(found.0.iter().all(|wrong| wrong.message == expected), "{found}");
     }
 }
 

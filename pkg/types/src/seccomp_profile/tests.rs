@@ -104,6 +104,14 @@ fn each_wrong_field_is_named() {
             "defaultErrnoRet: 4096 is not an error number",
         ),
         (
+            r#"{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 0}"#.to_owned(),
+            "defaultErrnoRet: is 0, with which calls succeed and do nothing",
+        ),
+        (
+            with_rules(r#"{"names": ["capset"], "action": "SCMP_ACT_ERRNO", "errnoRet": 0}"#),
+            "syscalls[0].errnoRet: is 0, with which calls succeed and do nothing",
+        ),
+        (
             r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_Z80"]}"#.to_owned(),
             "architectures[0]: \"SCMP_ARCH_Z80\" is not an architecture",
         ),

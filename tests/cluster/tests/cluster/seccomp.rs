@@ -2,8 +2,8 @@
 
 use warren_client::NewSecretObject;
 use warren_types::{
-    AdmissionPolicy, AdmissionRules, ClusterSettingsChange, SecretObjectId, SecretObjectKind, ServiceSpec,
-    UserRole,
+    AdmissionPolicy, AdmissionRules, ClusterSettingsChange, NoNewPrivileges, SecretObjectId,
+    SecretObjectKind, ServiceSpec, UserRole,
 };
 
 use crate::fixture::{ManagerFixture, new_id, spec};
@@ -68,25 +68,58 @@ async fn services_name_only_configs_with_a_profile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operators_need_a_rule_for_profiles() {
+async fn operators_need_rules_for_profiles() {
     let world = ManagerFixture::new().await;
     let admin = world.admin().await;
     let operator = world.client_as(&world.user("ann", UserRole::Operator).await).await;
     let configs = operator.secret_objects(SecretObjectKind::Config);
     configs.create(new_config("strict", STRICT)).await.unwrap();
-    let expected = "task.seccomp: is config/strict, which operator.unconfinedSeccomp does not allow";
-    let why = reason(operator.services().create(new_id(), &with_profile("web", "strict")).await);
-    assert!(why.contains(expected), "{why}");
+    let held = |name| {
+        let mut spec = with_profile(name, "strict");
+        spec.task.no_new_privileges = NoNewPrivileges::On;
+        spec
+    };
+    let unconfined = "task.seccomp: is config/strict, which operator.unconfinedSeccomp does not allow";
+    let privileged =
+        "task.seccomp: is config/strict without noNewPrivileges, which operator.privileged does not allow";
+    for (spec, expected) in [(held("web"), unconfined), (with_profile("web", "strict"), privileged)] {
+        let why = reason(operator.services().create(new_id(), &spec).await);
+        assert!(why.contains(expected), "{why}");
+    }
 
     // The profile of a service that they may not change is not theirs to weaken.
-    admin.services().create(new_id(), &with_profile("web", "strict")).await.unwrap();
+    admin.services().create(new_id(), &held("web")).await.unwrap();
     let why = reason(configs.update("strict", OPEN.to_vec().into(), None).await);
-    assert!(why.contains(expected), "{why}");
+    assert!(why.contains(unconfined), "{why}");
 
     let operator_rules = AdmissionRules { unconfined_seccomp: true, ..AdmissionRules::default() };
     let admission_policy = Some(AdmissionPolicy { operator: operator_rules, ..Default::default() });
     let change = ClusterSettingsChange { admission_policy, ..Default::default() };
     admin.cluster().update(&change, None, None).await.unwrap();
     configs.update("strict", OPEN.to_vec().into(), None).await.unwrap();
-    operator.services().create(new_id(), &with_profile("api", "strict")).await.unwrap();
+    operator.services().create(new_id(), &held("api")).await.unwrap();
+
+    // Nor do they take no_new_privileges away, by any way, whatever the default of the cluster is.
+    let change = ClusterSettingsChange { no_new_privileges: Some(true), ..Default::default() };
+    admin.cluster().update(&change, None, None).await.unwrap();
+    for refused in [
+        operator.services().create(new_id(), &with_profile("new", "strict")).await.map(|_| ()),
+        operator.services().update("api", &with_profile("api", "strict"), None, false).await.map(|_| ()),
+    ] {
+        let why = reason(refused);
+        assert!(why.contains(privileged), "{why}");
+    }
+    admin.services().update("api", &with_profile("api", "strict"), None, false).await.unwrap();
+    for refused in [
+        operator.services().rollback("api", Some(1), None).await.map(|_| ()),
+        operator.services().scale("api", 1, None).await.map(|_| ()),
+        configs.update("strict", STRICT.to_vec().into(), None).await.map(|_| ()),
+    ] {
+        let why = reason(refused);
+        assert!(why.contains(privileged), "{why}");
+    }
+    // Also while only an earlier revision is without it.
+    admin.services().update("api", &held("api"), None, false).await.unwrap();
+    let why = reason(operator.services().scale("api", 1, None).await);
+    assert!(why.contains(privileged), "{why}");
 }

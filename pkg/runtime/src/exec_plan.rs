@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use oci_spec::runtime as oci;
 use oci_spec::runtime::{
     LinuxSeccompAction as Action, LinuxSeccompOperator as Operator, PosixRlimitType as Kind,
 };
-use seccompiler::{BpfProgram, compile_from_json};
+use seccompiler::{BpfProgram, TargetArch, compile_from_json};
 use serde_json::{Value, json};
 use warren_container_programs::plan::{CapabilityMasks, ExecPlan};
 
@@ -220,7 +220,7 @@ fn argument(argument: &oci::LinuxSeccompArg) -> Result<Value, String> {
 fn link(sources: &[Value]) -> Result<Vec<u8>, String> {
     let mut program = foreign_calls();
     for (number, source) in sources.iter().enumerate() {
-        let mut part = compiled(source).ok_or("cannot compile the seccomp profile")?;
+        let mut part = compiled(source).map_err(|error| format!("cannot be a filter: {error}"))?;
         let (length, is_last) = (part.len(), number + 1 == sources.len());
         for (place, instruction) in part.iter_mut().enumerate() {
             if (instruction.code, instruction.k) == (RETURN, PASS) {
@@ -262,24 +262,27 @@ fn foreign_calls() -> BpfProgram {
     ]
 }
 
-fn compiled(source: &Value) -> Option<BpfProgram> {
-    let arch = std::env::consts::ARCH.try_into().ok()?;
-    compile_from_json(source.to_string().as_bytes(), arch).ok()?.remove("filter")
+fn compiled(source: &Value) -> Result<BpfProgram, String> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+    let compiled = compile_from_json(source.to_string().as_bytes(), arch);
+    let mut filters = compiled.map_err(|error| error.to_string())?;
+    filters.remove("filter").ok_or_else(|| "the compiler made none".to_owned())
 }
 
 /// Whether the compiler knows the call's number. It cannot allow an unknown one: the container's own filter
 /// may allow more than that of a program next to it, never less.
 fn is_known(name: &str) -> bool {
-    static KNOWN: OnceLock<Mutex<(BTreeSet<String>, BTreeSet<String>)>> = OnceLock::new();
-    let known = KNOWN.get_or_init(Mutex::default);
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    if known.0.contains(name) || known.1.contains(name) {
-        return known.0.contains(name);
+    // Not those that are unknown, of which users may give any number.
+    static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if known().contains(name) {
+        return true;
     }
     let alone = filter(json!("allow"), json!("trap"), vec![json!({ "syscall": name })]);
-    let is_known = compiled(&alone).is_some();
-    let (there, missing) = &mut *known;
-    if is_known { there } else { missing }.insert(name.to_owned());
+    let is_known = compiled(&alone).is_ok();
+    if is_known {
+        known().insert(name.to_owned());
+    }
     is_known
 }
 

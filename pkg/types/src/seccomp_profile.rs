@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use serde::Deserialize;
@@ -16,6 +17,9 @@ use crate::{Violation, Violations};
 
 /// The most bytes of a profile.
 pub const MAX_SECCOMP_PROFILE: usize = 64 << 10;
+/// The most pairs of a call and what is demanded of its arguments: each is at least one instruction of a filter, and
+/// the kernel takes so many (`BPF_MAXINSNS`).
+const MAX_CALL_RULES: usize = 4096;
 /// The most violations of a profile that are reported.
 const MAX_VIOLATIONS: usize = 8;
 /// The largest error number of the kernel (`MAX_ERRNO`).
@@ -155,7 +159,7 @@ pub enum SeccompArchitectures {
 /// What happens to some system calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeccompRule {
-    /// Names of system calls. A node ignores those that its kernel does not have.
+    /// Names of system calls, each once. A node ignores those that its libraries do not know.
     pub names: Vec<String>,
     /// What happens to them.
     pub action: SeccompAction,
@@ -167,6 +171,15 @@ pub struct SeccompRule {
     pub includes: SeccompCondition,
     /// The rule does not apply where any of it holds.
     pub excludes: SeccompCondition,
+}
+
+impl SeccompRule {
+    /// Pairs of a call and what is demanded of its arguments.
+    fn count(&self) -> usize {
+        let indexes: BTreeSet<u64> = self.arguments.iter().map(|argument| argument.index).collect();
+        let alternatives = if indexes.len() < self.arguments.len() { self.arguments.len() } else { 1 };
+        self.names.len() * alternatives
+    }
 }
 
 /// A comparison of an argument.
@@ -299,6 +312,11 @@ impl SeccompProfile {
         let rules = syscalls.unwrap_or_default().into_iter().enumerate();
         let rules: Vec<Option<SeccompRule>> =
             rules.map(|(i, rule)| read_rule(&format!("syscalls[{i}]"), rule, &mut wrong)).collect();
+        let count: usize = rules.iter().flatten().map(SeccompRule::count).sum();
+        if count > MAX_CALL_RULES {
+            let message = format!("are {count} rules of one call each, more than {MAX_CALL_RULES}");
+            wrong.add("syscalls", message);
+        }
         let read = || {
             let (default_action, rules) = (default_action?, rules.into_iter().collect::<Option<_>>()?);
             Some(Self { default_action, default_errno: default_errno_ret, architectures, rules })
@@ -389,6 +407,8 @@ fn read_rule(path: &str, rule: RawRule, wrong: &mut Violations) -> Option<Seccom
         let shown: String = name.chars().take(64).collect();
         wrong.add(format!("{path}.names[{i}]"), format!("{shown:?} is not the name of a system call"));
     }
+    let mut known = BTreeSet::new();
+    names.retain(|name| known.insert(name.clone()));
     let paths = ["action", "errnoRet"].map(|field| format!("{path}.{field}"));
     let action = read_action([&paths[0], &paths[1]], &action, errno_ret, wrong);
     let arguments = args.unwrap_or_default().into_iter().enumerate();

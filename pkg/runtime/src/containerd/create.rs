@@ -39,7 +39,7 @@ impl Inner {
         let ids = spec.user_namespace.as_ref().map(|users| users.ids);
         known.as_ref().map_or(Ok(()), |user| check_ids(user, ids))?;
         let mut meant = ResolvedSpec { user: known.clone().unwrap_or_default(), devices, apparmor };
-        let mut desired = self.record(spec, &image, &meant)?;
+        let mut desired = self.record(spec, &image, &meant).await?;
         let existing = self.ensure_record(&desired).await?;
         if let Some(existing) = &existing {
             if let Some(found) = record::conflict_reason(existing, &desired) {
@@ -65,7 +65,7 @@ impl Inner {
         if known.is_none() {
             meant.user = resolve_user(asked, mounts.clone()).await?;
             check_ids(&meant.user, ids)?;
-            desired = self.record(spec, &image, &meant)?;
+            desired = self.record(spec, &image, &meant).await?;
         }
         // A new record with the right user is complete; others may need an update.
         if existing.is_some() || known.is_none() {
@@ -84,11 +84,19 @@ impl Inner {
         found.ok_or(Error::ImageMissing { reference })
     }
 
-    fn record(&self, spec: &ContainerSpec, image: &ImageInfo, meant: &ResolvedSpec) -> Result<Container> {
+    async fn record(
+        &self,
+        spec: &ContainerSpec,
+        image: &ImageInfo,
+        meant: &ResolvedSpec,
+    ) -> Result<Container> {
         let document = document(spec, &image.config, meant, &self.settings.cgroup_parent, self.host)?;
         if let SeccompPolicy::Profile(_) = spec.seccomp {
             // Not only when the first program is to run in the container.
-            exec_plan(&document).map_err(|reason| Error::invalid_field("seccomp", reason))?;
+            let checked = document.clone();
+            let checking = tokio::task::spawn_blocking(move || exec_plan(&checked).map(drop));
+            let compiled = checking.await.expect("compiling a filter does not panic");
+            compiled.map_err(|reason| Error::invalid_field("seccomp", reason))?;
         }
         record::new_record(spec, &image.config, &document, &self.plugins())
     }

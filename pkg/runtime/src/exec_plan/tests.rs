@@ -131,6 +131,22 @@ fn two_conditions_on_one_argument_are_alternatives() {
 }
 
 #[test]
+fn profile_that_is_too_long_for_the_kernel_is_reported() {
+    let values = |count: u32| {
+        let condition = |value: u32| json!({ "index": 0, "value": value, "op": "SCMP_CMP_EQ" });
+        let rules = (0..count).map(
+            |value| json!({ "names": ["read"], "action": "SCMP_ACT_ERRNO", "args": [condition(value)] }),
+        );
+        let rules: Vec<Value> = rules.collect();
+        let profile = json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules });
+        serde_json::from_value::<oci::LinuxSeccomp>(profile).unwrap()
+    };
+    assert!(filters(&values(200)).is_ok());
+    let why = filters(&values(4096)).unwrap_err();
+    assert!(why.contains("too many BPF instructions"), "{why}");
+}
+
+#[test]
 fn profile_without_rules_is_its_default() {
     let allowed = ALLOW.cast_unsigned();
     for (action, expected) in [("SCMP_ACT_ALLOW", allowed), ("SCMP_ACT_ERRNO", EPERM_RETURNED)] {

@@ -199,6 +199,27 @@ fn what_is_no_profile_is_refused() {
 }
 
 #[test]
+fn rules_are_bounded() {
+    let condition = |count: usize| vec![r#"{"index":0,"value":1,"op":"SCMP_CMP_EQ"}"#; count].join(",");
+    let rule = |names: &[String], args: &str| {
+        let names = names.join("\",\"");
+        with_rules(&format!(r#"{{"names":["{names}"],"action":"SCMP_ACT_ERRNO","args":[{args}]}}"#))
+    };
+    let calls: Vec<String> = (0..64).map(|number| format!("call{number}")).collect();
+    assert!(SeccompProfile::parse(rule(&calls, &condition(64)).as_bytes()).is_ok());
+    let found = wrong(&rule(&calls, &condition(65)));
+    assert_eq!(found, ["syscalls: are 4160 rules of one call each, more than 4096"]);
+    // A name that is repeated is one.
+    let repeated = vec!["dup".to_owned(); 5000];
+    let read = SeccompProfile::parse(rule(&repeated, &condition(100)).as_bytes()).unwrap();
+    assert_eq!(read.rules[0].names, ["dup"]);
+    // Conditions on several arguments are one.
+    let both = r#"{"index":0,"value":1,"op":"SCMP_CMP_EQ"},{"index":1,"value":1,"op":"SCMP_CMP_EQ"}"#;
+    let calls: Vec<String> = (0..4096).map(|number| format!("c{number}")).collect();
+    assert!(SeccompProfile::parse(rule(&calls, both).as_bytes()).is_ok());
+}
+
+#[test]
 fn normal_form_has_neither_spaces_nor_an_order() {
     let normal = SeccompProfile::normalize(br#" { "syscalls" : [], "defaultAction" : "SCMP_ACT_ALLOW" } "#);
     assert_eq!(normal.unwrap(), r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[]}"#);

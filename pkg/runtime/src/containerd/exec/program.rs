@@ -118,7 +118,9 @@ impl Inner {
         let record = self.get_record(id).await?.ok_or_else(|| missing("record"))?;
         let failed = |reason: String| Error::Failed { action: format!("read the setup of {id}"), reason };
         let document = record::document(&record).map_err(|error| failed(error.to_string()))?;
-        let plan = Arc::new(exec_plan(&document).map_err(failed)?);
+        let planning = tokio::task::spawn_blocking(move || exec_plan(&document));
+        let plan = planning.await.expect("compiling a filter does not panic");
+        let plan = Arc::new(plan.map_err(failed)?);
         let pid = match self.process(id).await? {
             ProcessState::Running { pid } => pid,
             ProcessState::Unknown { reason } => {

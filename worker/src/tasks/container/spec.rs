@@ -160,9 +160,14 @@ fn labels(of_spec: &BTreeMap<String, String>, cluster: ClusterId) -> BTreeMap<St
     labels
 }
 
-/// Hash of the container's content: equal for tasks of one spec and image.
+/// Hash of the container's content: equal for tasks of one spec and image. A node takes the default of new privileges as
+/// off, which is how specs had it before there was a default: containers of that time keep their hash.
 fn hash(task: &TaskAssignment) -> String {
-    let text = serde_json::to_vec(&(&task.spec, &task.digest));
+    let mut spec = task.spec.clone();
+    if spec.no_new_privileges == spec::NoNewPrivileges::Default {
+        spec.no_new_privileges = spec::NoNewPrivileges::Off;
+    }
+    let text = serde_json::to_vec(&(&spec, &task.digest));
     let text = text.expect("a spec is plain data with text keys");
     Sha256::digest(&text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -264,6 +269,20 @@ mod tests {
         assert_ne!(hash(&task(1)), hash(&other));
         let unsettled = TaskAssignment { digest: None, ..task(1) };
         assert_ne!(hash(&task(1)), hash(&unsettled));
+    }
+
+    #[test]
+    fn spec_hash_does_not_distinguish_what_a_node_does_not() {
+        let asked = |no_new_privileges| {
+            let mut task = task(1);
+            task.spec.no_new_privileges = no_new_privileges;
+            task
+        };
+        let off = asked(spec::NoNewPrivileges::Off);
+        let written = serde_json::to_string(&off.spec).unwrap();
+        assert!(written.contains(r#""noNewPrivileges":false"#), "{written}");
+        assert_eq!(hash(&asked(spec::NoNewPrivileges::Default)), hash(&off));
+        assert_ne!(hash(&asked(spec::NoNewPrivileges::On)), hash(&off));
     }
 
     fn full() -> TaskSpec {

@@ -142,6 +142,15 @@ impl Error {
         }
     }
 
+    /// Whether the manager reported that there is an object of that name.
+    pub fn is_already_exists(&self) -> bool {
+        match self {
+            Self::Refused { problem } => problem.code == Code::AlreadyExists,
+            Self::Unconfirmed { end, .. } => end.is_already_exists(),
+            _ => false,
+        }
+    }
+
     /// Whether the failed write may have been applied.
     pub fn is_unconfirmed(&self) -> bool {
         match self {

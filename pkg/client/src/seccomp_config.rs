@@ -30,6 +30,11 @@ impl SeccompConfig {
         let name = format!("seccomp-{hash}").parse().expect("letters, digits and a dash are a name");
         Ok(Self { name, json })
     }
+
+    /// The data of the config.
+    pub fn json(&self) -> &str {
+        &self.json
+    }
 }
 
 impl Client {
@@ -42,23 +47,38 @@ impl Client {
         id: SecretObjectId,
         config: &SeccompConfig,
     ) -> Result<(), Error> {
+        if self.has_seccomp_config(config).await? {
+            return Ok(());
+        }
         let SeccompConfig { name, json } = config;
+        let (name, data) = (name.clone(), json.clone().into_bytes().into());
+        let configs = self.secret_objects(SecretObjectKind::Config);
+        match configs.create(NewSecretObject { id, name, labels: BTreeMap::new(), data }).await {
+            Ok(_) => Ok(()),
+            // Somebody else created it at the same time, as for another service with the same file.
+            Err(error) if error.is_already_exists() => match self.has_seccomp_config(config).await? {
+                true => Ok(()),
+                false => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn has_seccomp_config(&self, SeccompConfig { name, json }: &SeccompConfig) -> Result<bool, Error> {
         let configs = self.secret_objects(SecretObjectKind::Config);
         match configs.read(name.as_str(), None).await {
-            Ok(found) if found.data[..] == *json.as_bytes() => return Ok(()),
+            Ok(found) if found.data[..] == *json.as_bytes() => Ok(true),
             Ok(_) => {
                 let message = format!(
                     "config {name}, which is named for this profile, has other data; remove it, or give another \
                      config with the profile as config/NAME"
                 );
                 let wrong = Violations::from(Violation::new("spec.task.seccomp", message));
-                return Err(Error::Refused { problem: wrong.into() });
+                Err(Error::Refused { problem: wrong.into() })
             }
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
         }
-        let (name, data) = (name.clone(), json.clone().into_bytes().into());
-        configs.create(NewSecretObject { id, name, labels: BTreeMap::new(), data }).await.map(drop)
     }
 }
 

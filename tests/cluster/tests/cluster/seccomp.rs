@@ -1,6 +1,6 @@
 //! Seccomp profiles of services, in configs: which are valid, and who may give them.
 
-use warren_client::NewSecretObject;
+use warren_client::{NewSecretObject, SeccompConfig};
 use warren_types::{
     AdmissionPolicy, AdmissionRules, ClusterSettingsChange, NoNewPrivileges, SecretObjectId,
     SecretObjectKind, ServiceSpec, UserRole,
@@ -65,6 +65,23 @@ async fn services_name_only_configs_with_a_profile() {
     let revisions = services.history("web").await.unwrap();
     assert_eq!(revisions[0].secret_objects[0].version_number, 2);
     configs.update("motd", b"{}".to_vec().into(), None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_with_one_profile_do_not_conflict() {
+    let world = ManagerFixture::new().await;
+    let admin = world.admin().await;
+    let config = SeccompConfig::new(STRICT).unwrap();
+    let ensure = || admin.ensure_seccomp_config(SecretObjectId(new_id().0), &config);
+    let (first, second, third, fourth) = tokio::join!(ensure(), ensure(), ensure(), ensure());
+    for ensured in [first, second, third, fourth] {
+        ensured.unwrap();
+    }
+    // Of that name, but another profile.
+    let configs = admin.secret_objects(SecretObjectKind::Config);
+    configs.update(config.name.as_str(), OPEN.to_vec().into(), None).await.unwrap();
+    let why = problem(ensure().await.unwrap_err()).violations.to_string();
+    assert!(why.contains("has other data"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

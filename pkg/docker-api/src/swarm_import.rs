@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use warren_documents::{
     DocumentKind, NetworkFields, SecretObjectFields, VolumeFields, document, service_document,
 };
+use warren_types::base64::encode_base64;
 use warren_types::{MountSource, NetworkName, SecretObjectName, VolumeDriver, VolumeName};
 
 use crate::model;
@@ -206,6 +207,7 @@ impl SwarmObjects {
 
     fn add_services(&mut self, services: Vec<SwarmObject<model::ServiceSpec>>, ids: &ObjectIds) {
         let (mut volumes, mut mounted) = (BTreeMap::new(), BTreeSet::new());
+        let mut profiles = BTreeMap::new();
         let mut documents = Vec::new();
         for SwarmObject { spec: mut docker, .. } in services {
             let object = format!("service {}", docker.name.as_deref().unwrap_or_default());
@@ -229,9 +231,15 @@ impl SwarmObjects {
                 _ => None,
             }));
             documents.push(service_document(&received.spec));
+            profiles.extend(received.profiles.into_iter().map(|profile| (profile.name.clone(), profile)));
             for volume in received.volumes {
                 volumes.entry(volume.name.clone()).or_insert(volume);
             }
+        }
+        for (name, profile) in profiles {
+            let data = Some(encode_base64(profile.json().as_bytes()));
+            let fields = SecretObjectFields { data, ..Default::default() };
+            self.documents.push(document(DocumentKind::Config, name.as_str(), &BTreeMap::new(), &fields));
         }
         for (name, volume) in volumes {
             let object = format!("volume {name}");
@@ -336,6 +344,27 @@ mod tests {
         assert!(found.left_out[0].starts_with("service job: Mode"), "{:?}", found.left_out);
         assert_eq!(found.left_out.len(), 1);
         assert_eq!(found.notes, ["volume data: its data is not copied"]);
+    }
+
+    #[test]
+    fn seccomp_profiles_become_configs() {
+        let json = br#"{"defaultAction":"SCMP_ACT_LOG"}"#;
+        let seccomp = json!({"Mode": "custom", "Profile": encode_base64(json)});
+        let services = ["web", "api"].map(|name| {
+            let container = json!({"Image": "nginx", "Privileges": {"Seccomp": seccomp}});
+            service(json!({
+                "Name": name, "Mode": {"Replicated": {"Replicas": 2}}, "TaskTemplate": {"ContainerSpec": container},
+            }))
+        });
+        let mut found = SwarmObjects::default();
+        found.add_services(services.into(), &ObjectIds::default());
+        assert!(found.left_out.is_empty(), "{:?}", found.left_out);
+        let kinds: Vec<&str> = found.documents.iter().filter_map(|one| one["kind"].as_str()).collect();
+        assert_eq!(kinds, ["Config", "Service", "Service"]);
+        let [config, web, _] = &found.documents[..] else { panic!("{:?}", found.documents) };
+        let name = config.pointer("/metadata/name").and_then(Value::as_str).unwrap();
+        assert_eq!(config.pointer("/spec/data"), Some(&json!(encode_base64(json))));
+        assert_eq!(web.pointer("/spec/task/seccomp"), Some(&json!(format!("config/{name}"))));
     }
 
     #[test]

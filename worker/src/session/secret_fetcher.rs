@@ -32,8 +32,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Concurrent calls of either kind: for secret objects, each of which holds those of a task in memory, and for access
 /// to registries, which managers may have to wait for.
 const MAX_CONCURRENT_CALLS: usize = 8;
-/// Maximum number of secret objects in an answer: secrets and configs.
-const MAX_DELIVERIES: usize = 2 * MAX_TASK_SECRET_OBJECTS;
+/// Maximum number of secret objects in an answer: secrets, configs and a seccomp profile.
+const MAX_DELIVERIES: usize = 2 * MAX_TASK_SECRET_OBJECTS + 1;
 /// Maximum size of one sealed secret object with its name and ids.
 const MAX_DELIVERY: usize = MAX_SECRET_OBJECT_SIZE + (4 << 10);
 

@@ -166,7 +166,7 @@ async fn answer_size_is_bounded() {
     };
     assert_eq!(fetches(MAX_DELIVERIES, 1).await.map(|delivered| delivered.len()), Ok(MAX_DELIVERIES));
     let error = fetches(MAX_DELIVERIES + 1, 1).await.unwrap_err();
-    assert!(error.to_string().contains("more than 128 secret objects"), "{error}");
+    assert!(error.to_string().contains("more than 129 secret objects"), "{error}");
     let error = fetches(1, MAX_SECRET_OBJECT_SIZE + 1).await.unwrap_err();
     assert!(error.to_string().contains("more than 1048576 bytes"), "{error}");
     // A larger answer is not even read.

@@ -108,8 +108,7 @@ fn filters(profile: &oci::LinuxSeccomp) -> Result<Vec<Vec<u8>>, String> {
     Ok(vec![linked])
 }
 
-/// What a filter returns for an action, which orders them: the kernel takes the lowest of several (seccomp(2)); and the
-/// action in the input format of `seccompiler`.
+/// What a filter returns for an action; and the action in the input format of `seccompiler`.
 type FilterAction = (i32, Value);
 
 fn action(kind: Action, errno: Option<u32>) -> Result<FilterAction, String> {
@@ -130,7 +129,7 @@ fn action(kind: Action, errno: Option<u32>) -> Result<FilterAction, String> {
 }
 
 /// One program for calls without a rule, which passes those that have one, and one for each action that is not to
-/// allow the call, the strictest first. All in the input format of `seccompiler`; [`PASS`] goes on with the next one.
+/// allow the call. Of rules with conditions, those of one call have one action, so that their order does not matter. All in the input format of `seccompiler`; [`PASS`] goes on with the next one.
 fn sources(profile: &oci::LinuxSeccomp) -> Result<Vec<Value>, String> {
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut by_action: BTreeMap<i32, (Value, Vec<Value>)> = BTreeMap::new();
@@ -158,7 +157,7 @@ fn sources(profile: &oci::LinuxSeccomp) -> Result<Vec<Value>, String> {
 /// A rule: what it does, and the conditions that all have to hold.
 type CallRule = (FilterAction, Vec<Value>);
 
-/// The rules of each call, as runc and libseccomp read them: none that does what happens anyway, and none beside one
+/// The rules of each call, as runc and libseccomp reduce them: none that does what happens anyway, and none beside one
 /// without conditions.
 fn rules_by_call<'a>(
     profile: &'a oci::LinuxSeccomp,

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use serde::Deserialize;
@@ -24,6 +24,7 @@ const MAX_CALL_RULES: usize = 4096;
 const MAX_VIOLATIONS: usize = 8;
 /// The largest error number of the kernel (`MAX_ERRNO`).
 const MAX_ERRNO: u32 = 4095;
+const EPERM: u32 = 1;
 /// The most arguments of a system call.
 const MAX_ARGUMENTS: u64 = 6;
 /// Architectures as conditions name them: those of Go, and those that Docker adds.
@@ -321,9 +322,44 @@ impl SeccompProfile {
             let (default_action, rules) = (default_action?, rules.into_iter().collect::<Option<_>>()?);
             Some(Self { default_action, default_errno: default_errno_ret, architectures, rules })
         };
+        let read = read();
+        if let Some(profile) = &read {
+            profile.check_order(&mut wrong);
+        }
         wrong.0.truncate(MAX_VIOLATIONS);
-        let read = wrong.into_result(read())?;
+        let read = wrong.into_result(read)?;
         Ok(read.expect("what could not be read is a violation"))
+    }
+}
+
+impl SeccompProfile {
+    /// Refuses rules with conditions for one call that do different things: which one of several that match counts is the
+    /// order of libseccomp, by argument, operator and value, not that of the profile. Rules that do the same as the
+    /// default have no effect.
+    fn check_order(&self, wrong: &mut Violations) {
+        let result = |action: SeccompAction, errno: Option<u32>| match action {
+            SeccompAction::Errno | SeccompAction::Trace => (action, errno.unwrap_or(EPERM)),
+            _ => (action, 0),
+        };
+        let default = result(self.default_action, self.default_errno);
+        let mut known = BTreeMap::new();
+        for (i, rule) in self.rules.iter().enumerate().filter(|(_, rule)| !rule.arguments.is_empty()) {
+            let own = result(rule.action, rule.errno);
+            if own == default {
+                continue;
+            }
+            for name in &rule.names {
+                let (earlier, other) = *known.entry(name.as_str()).or_insert((i, own));
+                if other != own {
+                    let message = format!(
+                        "does something else with {name} than syscalls[{earlier}], and both have args: which one \
+                         counts if both match is not defined; use one action for all conditions of a call"
+                    );
+                    wrong.add(format!("syscalls[{i}]"), message);
+                    break;
+                }
+            }
+        }
     }
 }
 

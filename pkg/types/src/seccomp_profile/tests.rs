@@ -220,6 +220,32 @@ fn rules_are_bounded() {
 }
 
 #[test]
+fn conditions_of_one_call_have_one_action() {
+    let rule = |name: &str, action: &str, index: u64| {
+        format!(
+            r#"{{"names": ["other", "{name}"], "action": "{action}",
+                "args": [{{"index": {index}, "value": 1, "op": "SCMP_CMP_EQ"}}]}}"#
+        )
+    };
+    let two = |first: String, second: String| with_rules(&format!("{first}, {second}"));
+    let found = wrong(&two(rule("read", "SCMP_ACT_ERRNO", 0), rule("read", "SCMP_ACT_LOG", 1)));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let expected = "syscalls[1]: does something else with other than syscalls[0], and both have args";
+    assert!(found[0].starts_with(expected), "{found:?}");
+    // Another error is another action, and the error is EPERM if nothing is said.
+    let errno =
+        |number: u32| rule("read", &format!(r#"SCMP_ACT_ERRNO", "errnoRet": {number}, "comment": ""#), 1);
+    let json = two(rule("read", "SCMP_ACT_ERRNO", 0), errno(1));
+    assert!(SeccompProfile::parse(json.as_bytes()).is_ok());
+    assert_eq!(wrong(&two(rule("read", "SCMP_ACT_ERRNO", 0), errno(2))).len(), 1);
+    // What happens anyway is no rule, and one without conditions replaces the others.
+    let json = two(rule("read", "SCMP_ACT_ALLOW", 0), rule("read", "SCMP_ACT_LOG", 1));
+    assert!(SeccompProfile::parse(json.as_bytes()).is_ok());
+    let whole = r#"{"names": ["other"], "action": "SCMP_ACT_KILL"}"#.to_owned();
+    assert!(SeccompProfile::parse(two(rule("read", "SCMP_ACT_LOG", 0), whole).as_bytes()).is_ok());
+}
+
+#[test]
 fn normal_form_has_neither_spaces_nor_an_order() {
     let normal = SeccompProfile::normalize(br#" { "syscalls" : [], "defaultAction" : "SCMP_ACT_ALLOW" } "#);
     assert_eq!(normal.unwrap(), r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[]}"#);

@@ -18,6 +18,18 @@ use crate::spec::bits;
 const MAX_FILTERS: usize = 64;
 /// The most instructions of a filter (`BPF_MAXINSNS`).
 const MAX_INSTRUCTIONS: usize = 4096;
+/// Calls after Linux 6.12, which libseccomp may know and the compiler does not. Other unknown names are of other
+/// architectures, and no program makes those calls here.
+const NEWER_CALLS: [&str; 8] = [
+    "setxattrat",
+    "getxattrat",
+    "listxattrat",
+    "removexattrat",
+    "open_tree_attr",
+    "file_getattr",
+    "file_setattr",
+    "listns",
+];
 /// The largest error number of the kernel.
 const MAX_ERRNO: i32 = 4095;
 const EPERM: u32 = 1;
@@ -169,6 +181,15 @@ fn rules_by_call<'a>(
         if action == *default {
             continue;
         }
+        // Without the data, which is an error number.
+        let is_stricter = action.0 >> 16 < default.0 >> 16;
+        let is_newer = |name: &&String| NEWER_CALLS.contains(&name.as_str()) && !is_known(name);
+        if is_stricter && let Some(name) = syscall.names().iter().find(is_newer) {
+            return Err(format!(
+                "refuses {name}, which health checks and `exec` could still call; leave it out, or list what is \
+                 allowed with a default action that refuses the rest"
+            ));
+        }
         let alternatives = alternatives(syscall.args().as_deref().unwrap_or_default())?;
         for name in syscall.names().iter().filter(|name| is_known(name)) {
             let known = calls.entry(name.as_str()).or_default();
@@ -268,8 +289,8 @@ fn compiled(source: &Value) -> Result<BpfProgram, String> {
     filters.remove("filter").ok_or_else(|| "the compiler made none".to_owned())
 }
 
-/// Whether the compiler knows the call's number. It cannot allow an unknown one: the container's own filter
-/// may allow more than that of a program next to it, never less.
+/// Whether the compiler knows the call's number. One that is unknown gets the default action, so a program beside the
+/// first one may be refused what the first one may call.
 fn is_known(name: &str) -> bool {
     // Not those that are unknown, of which users may give any number.
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

@@ -164,6 +164,20 @@ fn calls_of_x32_are_killed() {
 }
 
 #[test]
+fn newer_call_that_cannot_be_refused_beside_the_container_is_reported() {
+    let of = |default: &str, action: &str| {
+        let rule = json!({ "names": ["mkdirat", "setxattrat"], "action": action });
+        let profile = json!({ "defaultAction": default, "syscalls": [rule] });
+        filters(&serde_json::from_value::<oci::LinuxSeccomp>(profile).unwrap())
+    };
+    assert!(!is_known("setxattrat"), "it need not be among the newer calls");
+    let why = of("SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO").unwrap_err();
+    assert!(why.starts_with("refuses setxattrat, "), "{why}");
+    assert!(of("SCMP_ACT_ERRNO", "SCMP_ACT_KILL_PROCESS").is_err());
+    assert!(of("SCMP_ACT_ERRNO", "SCMP_ACT_ALLOW").is_ok());
+}
+
+#[test]
 fn unsupported_setting_is_reported() {
     let mut profile = oci::LinuxSeccomp::default();
     profile.set_default_action(Action::ScmpActNotify);

@@ -210,8 +210,9 @@ impl services_server::Services for Api {
         let request = request.into_inner();
         let is_confirmed = request.allow_many_replicas;
         let (id, spec): (ServiceId, ServiceSpec) = request.try_into().map_err(status_of)?;
-        // A policy is effective once it is set; administrators may lift it.
-        let published = if role == UserRole::Admin { self.store.read() } else { self.read_latest().await? };
+        // A policy is effective once it is set; administrators may lift it. So is a new version of a profile.
+        let needs_latest = role != UserRole::Admin || spec.task.seccomp.config().is_some();
+        let published = if needs_latest { self.read_latest().await? } else { self.store.read() };
         check_admission(role, &published.state, &spec)?;
         self.check_seccomp_profile(&published.state, &spec)?;
         self.admit_image(&published.state, &spec.name, &spec.task, None).await?;

@@ -248,14 +248,7 @@ impl AdmissionRules {
             user_namespace: _,
         } = &spec.task;
         let host_network = *network == TaskNetworkMode::Host;
-        // Without no_new_privs the filter is there while the runtime drops capabilities and changes the user, and a
-        // profile can make those calls return without effect. The default of the cluster may change later.
-        let (allows_seccomp, seccomp_rule, when) = match seccomp {
-            Seccomp::Config(_) if *no_new_privileges != NoNewPrivileges::On => {
-                (self.privileged, "privileged", " without noNewPrivileges")
-            }
-            _ => (self.unconfined_seccomp, "unconfinedSeccomp", ""),
-        };
+        let (allows_seccomp, seccomp_rule, when) = self.seccomp_rule(seccomp, *no_new_privileges);
         let (own_seccomp, seccomp) = (*seccomp != Seccomp::Default, format!("is {seccomp}{when}"));
         let (own_apparmor, apparmor) = (*apparmor != AppArmor::Default, format!("is {apparmor}"));
         for (is_set, is_allowed, path, found, rule) in [
@@ -274,6 +267,18 @@ impl AdmissionRules {
             refuse(wrong, "task.oomScoreAdj", format_args!("is {score}"), "minOomScoreAdj");
         }
         self.check_lists(&spec.task, wrong);
+    }
+
+    /// Whether a profile that is not the default is allowed, by which rule, and what makes it that one.
+    fn seccomp_rule(&self, seccomp: &Seccomp, asked: NoNewPrivileges) -> (bool, &'static str, &'static str) {
+        match seccomp {
+            // The filter is there while the runtime drops capabilities and changes the user, and a profile can make
+            // those calls return without effect. The default of the cluster may change later.
+            Seccomp::Config(_) if asked != NoNewPrivileges::On => {
+                (self.privileged, "privileged", " without noNewPrivileges")
+            }
+            _ => (self.unconfined_seccomp, "unconfinedSeccomp", ""),
+        }
     }
 
     fn check_lists(&self, task: &TaskSpec, wrong: &mut Violations) {

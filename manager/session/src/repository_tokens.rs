@@ -109,7 +109,7 @@ impl StoredAnswers {
 struct RegistryRecord {
     /// The number of the credential's version.
     number: u64,
-    /// It has given a token for this version.
+    /// It has demanded a token for this version.
     has_tokens: bool,
     /// It, or its token service, was not reached.
     failure: Option<StoredAnswer>,
@@ -167,7 +167,7 @@ impl RepositoryTokens {
         let now = Instant::now();
         let is_of_registry = is_of_registry(&answer);
         self.with_record(*version, |record| {
-            record.has_tokens |= matches!(answer, Ok(PullGrant::Token(_)));
+            record.has_tokens |= matches!(answer, Ok(PullGrant::Token(_) | PullGrant::NoToken(_)));
             record.failure = is_of_registry.then(|| StoredAnswer::new(answer.clone(), now));
         });
         if !is_of_registry {
@@ -191,8 +191,11 @@ impl RepositoryTokens {
 
     fn with_record<T>(&self, (id, number): Version, act: impl FnOnce(&mut RegistryRecord) -> T) -> T {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        if records.len() >= MAX_ANSWERS && !records.contains_key(&id) {
+            records.clear();
+        }
         let record = records.entry(id).or_default();
-        if record.number != number {
+        if record.number < number {
             *record = RegistryRecord { number, ..RegistryRecord::default() };
         }
         act(record)

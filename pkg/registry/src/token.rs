@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::{Method, Response, StatusCode, Url};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
 use super::auth::basic;
@@ -69,10 +69,14 @@ impl Repository {
     ) -> Result<Option<Response>, AttemptFailure> {
         let ask = |method| self.attempt(what, self.manifest_request(method, selector));
         let mut response = ask(Method::HEAD).await?;
-        // Registries may answer HEAD otherwise than the request that fetches the manifest.
+        // Registries may answer HEAD otherwise than the request that fetches the manifest. A registry that does not
+        // answer that one was reached nevertheless.
         let is_clear = [StatusCode::OK, StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS];
         if !is_clear.contains(&response.status()) {
-            response = ask(Method::GET).await?;
+            match timeout(GRANT_TIMEOUT / 2, ask(Method::GET)).await {
+                Ok(Ok(answer)) => response = answer,
+                Ok(Err(_)) | Err(_) => return Err(self.unexpected(what, response).await),
+            }
         }
         match response.status() {
             StatusCode::OK => Ok(None),
@@ -144,8 +148,8 @@ mod tests {
     const BASIC: &str = "authorization: Basic YW5uYTpodXNo\r\n";
 
     /// A registry that answers HEAD with `head` and GET with `get`, and its token service with `answer`: its host, and
-    /// the requests that it got. `HOST` in its answers is its host and port. The token service is `silent`, or closes
-    /// the connection if its answer is empty.
+    /// the requests that it got. `HOST` in its answers is its host and port. An empty answer closes the connection, and
+    /// a token service may be `silent`.
     async fn serve(head: &str, get: &str, answer: &str) -> (String, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
@@ -163,6 +167,7 @@ mod tests {
                 let head = if request.starts_with("HEAD ") { &head } else { &get };
                 seen.lock().unwrap().push(request);
                 let reply = match answer.as_str() {
+                    _ if !is_for_token && head.is_empty() => continue,
                     _ if !is_for_token => format!("{head}\r\nContent-Length: 0\r\n\r\n"),
                     "silent" => {
                         tokio::time::pause();
@@ -242,6 +247,18 @@ mod tests {
             let grant = ask(&host).await;
             assert!(matches!(grant, Ok(PullGrant::Token(_))), "{head}: {grant:?}");
             assert!(requests.lock().unwrap()[1].starts_with("GET /v2/shop/app/manifests/1 "));
+        }
+    }
+
+    #[tokio::test]
+    async fn registry_that_answers_head_alone_was_reached() {
+        for head in ["403 No", "404 None", "503 Later"] {
+            let (host, _) = serve(head, "", "").await;
+            let error = ask(&host).await.unwrap_err();
+            assert!(
+                matches!(error, RegistryError::Refused { .. } | RegistryError::Busy { .. }),
+                "{head}: {error}"
+            );
         }
     }
 

@@ -5,12 +5,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::fs;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 use warren_types::AppArmor;
 
 use crate::Result;
@@ -26,6 +28,8 @@ const PARSER: &str = "apparmor_parser";
 const PARSER_ARGUMENTS: [&str; 2] = ["--replace", "--skip-cache"];
 /// Deadline of the program, which takes some 100 ms.
 const PARSER_TIMEOUT: Duration = Duration::from_secs(10);
+/// After a failure, containers are created without another attempt for this time.
+const LOAD_PAUSE: Duration = Duration::from_secs(60);
 /// The most of its output in a message, in characters.
 const MAX_QUOTED_OUTPUT: usize = 200;
 
@@ -49,6 +53,8 @@ pub struct AppArmorHost {
     /// The program that loads profiles, and its arguments.
     parser: Option<PathBuf>,
     arguments: Vec<String>,
+    /// When the default profile could not be loaded for a container.
+    failed_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl AppArmorHost {
@@ -59,6 +65,7 @@ impl AppArmorHost {
             sys: "/sys".into(),
             parser: programs::find(Path::new(PARSER), &programs::search_path()),
             arguments: PARSER_ARGUMENTS.map(str::to_owned).to_vec(),
+            failed_at: Arc::default(),
         }
     }
 
@@ -104,8 +111,8 @@ impl AppArmorHost {
         }
     }
 
-    /// The profile that a container gets. The default one is loaded again if another program has removed it; a
-    /// container has none if that fails.
+    /// The profile that a container gets. The default one is loaded again if another program has removed it; if that
+    /// fails, this container and those of the next minute have none.
     ///
     /// # Errors
     /// [`Error::InvalidSpec`]: the profile that was asked for is not loaded.
@@ -114,10 +121,17 @@ impl AppArmorHost {
         let mut loaded = self.profiles().await;
         let is_needed = *asked == AppArmor::Default && !is_privileged && self.has_parser();
         if is_needed && loaded.as_ref().is_some_and(is_missing) {
-            if let Err(error) = self.load().await {
-                tracing::warn!(%error, "a container has no AppArmor profile");
-            }
+            let mut failed_at = self.failed_at.lock().await;
             loaded = self.profiles().await;
+            let may_load = failed_at.is_none_or(|at| at.elapsed() >= LOAD_PAUSE);
+            if may_load && loaded.as_ref().is_some_and(is_missing) {
+                let result = self.load().await;
+                *failed_at = result.is_err().then(Instant::now);
+                if let Err(error) = result {
+                    tracing::warn!(%error, "containers have no AppArmor profile");
+                }
+                loaded = self.profiles().await;
+            }
         }
         choose(asked, is_privileged, loaded.as_ref())
     }
@@ -212,6 +226,7 @@ mod tests {
                     let profiles = self.sys.path().join("kernel/security/apparmor/profiles");
                     vec!["-c".to_owned(), script.to_owned(), profiles.display().to_string()]
                 }),
+                failed_at: Arc::default(),
             }
         }
     }
@@ -248,6 +263,12 @@ mod tests {
         let error = failing.load().await.unwrap_err().to_string();
         assert!(error.contains("warren-default") && error.contains("no such rule"), "{error}");
         assert_eq!(failing.profile(&AppArmor::Default, false).await.unwrap(), None);
+        let counting = machine.host(Some("echo attempt >> \"$0\"; exit 1"));
+        for _ in 0..2 {
+            assert_eq!(counting.profile(&AppArmor::Default, false).await.unwrap(), None);
+        }
+        let attempts = std::fs::read_to_string(machine.sys.path().join("kernel/security/apparmor/profiles"));
+        assert_eq!(attempts.unwrap(), "attempt\n");
         let without = machine.host(None);
         assert!(!without.has_parser());
         let error = without.load().await.unwrap_err().to_string();

@@ -2,6 +2,8 @@
 //! removes the local membership. With `--offline`, for a cluster that no longer exists, only the latter two.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -54,7 +56,8 @@ pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
         let [assignment_file, _] = cache_files(&data_dir);
         let known = AssignmentCache::new(assignment_file, cluster, node).load().await;
         let check = v1::CheckNodeRequest { node_id: node.to_string(), version: Some(known.version.into()) };
-        let leaving = LeavingNode { dial, check, credentials, certificate };
+        let leaving =
+            LeavingNode { dial, check, credentials, certificate, is_renewed: AtomicBool::default() };
         leaving.leave_cluster(force, deadline).await?;
     }
     let removal = clear(&settings, &removal_record, deadline).await?;
@@ -88,6 +91,7 @@ struct LeavingNode {
     credentials: Credentials,
     /// The certificate that is shown.
     certificate: Arc<ReloadableCertificate>,
+    is_renewed: AtomicBool,
 }
 
 impl LeavingNode {
@@ -150,7 +154,7 @@ impl LeavingNode {
     /// Asks one manager after another, until one answers. A certificate that has expired, by the clock of a manager, is
     /// renewed once.
     async fn request_leave(&self, force: bool) -> Result<u32, CommandError> {
-        let (mut asked, mut is_renewed) = (0, false);
+        let mut asked = 0;
         loop {
             asked += 1;
             let failure = match self.dial.dial().await {
@@ -158,11 +162,11 @@ impl LeavingNode {
                     Ok(left) => return Ok(left),
                     Err(failure) => failure,
                 },
-                Err(error) if error.is_certificate_expired() && !is_renewed => {
+                Err(error) if error.is_certificate_expired() && !self.is_renewed.swap(true, Relaxed) => {
                     if !self.renew().await? {
                         return Ok(0);
                     }
-                    (asked, is_renewed) = (0, true);
+                    asked = 0;
                     continue;
                 }
                 Err(error) => {

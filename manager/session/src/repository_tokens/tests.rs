@@ -179,6 +179,14 @@ async fn registry_that_answers_or_had_tokens_gives_no_password() {
             assert!(!refused.message.contains("hush"), "{refused}");
         }
     }
+    // It demanded a token before it was silent.
+    let (demanding, tokens) = registry(300);
+    demanding.fail(Some(Ok(PullGrant::NoToken(busy()))));
+    fetch(&tokens, &credential("app", 1, false), false).await.unwrap_err();
+    demanding.fail(Some(Err(silent())));
+    let refused = fetch(&tokens, &credential("other", 1, false), false).await.unwrap_err();
+    assert_eq!(refused.code, Code::Unavailable);
+
     // Another version may be of another registry by the same name.
     let (registry, tokens) = registry(300);
     token(&tokens, &credential("app", 1, false), false).await;

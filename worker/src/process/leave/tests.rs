@@ -39,7 +39,8 @@ fn leaving(
     let signed = authority.sign_node(NodeRole::Worker, &request, SystemTime::now() - DAY, 90 * DAY).unwrap();
     let credentials = Credentials::new(signed, key).unwrap();
     let certificate = ReloadableCertificate::new(&credentials);
-    LeavingNode { dial: dial(&certificate), check: check(), credentials, certificate }
+    let (dial, is_renewed) = (dial(&certificate), AtomicBool::default());
+    LeavingNode { dial, check: check(), credentials, certificate, is_renewed }
 }
 
 /// Managers that refuse the certificate as revoked, with what each answers without it.

@@ -19,11 +19,12 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::Command;
 use tokio::time::timeout;
 use warren_container_programs::plan::{ExecFailure, ExecPlan, ExecReply};
-use warren_types::{IdRange, Signal};
+use warren_types::{AppArmor, IdRange, Signal};
 
 use super::super::{Inner, START_TIMEOUT, record};
 use super::HANGUP_GRACE;
 use crate::Result;
+use crate::apparmor::DEFAULT_APPARMOR_PROFILE;
 use crate::container::{ContainerId, ProcessState};
 use crate::error::Error;
 use crate::exec::{ExecHandle, ExecInput, ExecOutput, ExecProcess, ExecSpec, TerminalSize};
@@ -61,6 +62,11 @@ impl Inner {
         let action = || format!("run a program in container {id}");
         let unavailable =
             |error: std::io::Error| Error::Unavailable { action: action(), reason: error.to_string() };
+        let is_default = setup.apparmor_profile == DEFAULT_APPARMOR_PROFILE.as_bytes();
+        if is_default && self.apparmor.profile(&AppArmor::Default, false).await?.is_none() {
+            let missing = format!("the AppArmor profile {DEFAULT_APPARMOR_PROFILE} is not loaded");
+            return Err(unavailable(std::io::Error::other(missing)));
+        }
         let Files { control, input, stdout, stderr } = self.spawn_warren_exec(spec).map_err(unavailable)?;
         // `warren-exec` opens it by this path before it replies.
         let path = input

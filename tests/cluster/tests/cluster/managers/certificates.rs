@@ -95,9 +95,13 @@ async fn certificates_are_renewed_while_they_are_shown() {
             if group.served_certificate(number).await == before { Err("the same".to_owned()) } else { Ok(()) }
         })
         .await;
-        let renewed = group.hosts[number].credentials();
-        assert_eq!(renewed.identity(), old.identity());
-        assert!(renewed.expires_at() > old.expires_at());
+        // It is in use before it is stored.
+        eventually_async(WAIT_DEADLINE, "the certificate to be stored", || async {
+            let stored = group.hosts[number].credentials().expires_at();
+            if stored > old.expires_at() { Ok(()) } else { Err("the old one".to_owned()) }
+        })
+        .await;
+        assert_eq!(group.hosts[number].credentials().identity(), old.identity());
     }
     let manager = group.hosts[0].manager();
     let old = backdate_certificate(&group.hosts[0], "admin.pem");

@@ -191,6 +191,8 @@ impl Cache for AssignmentCache {
 
 #[cfg(test)]
 mod tests {
+    use warren_types::NoNewPrivileges;
+
     use super::*;
     use crate::fixtures::{network_view, retained_log, settings, task, task_id};
 
@@ -277,7 +279,11 @@ mod tests {
         std::fs::create_dir_all(assignment.parent().unwrap()).unwrap();
         std::fs::write(&assignment, include_str!("golden/cache.1.json")).unwrap();
         std::fs::write(&network, include_str!("golden/network.1.json")).unwrap();
-        assert_eq!(cache(&dir).load().await, DesiredState { is_confirmed: false, ..known() });
+        let mut expected = DesiredState { is_confirmed: false, ..known() };
+        for task in expected.tasks.values_mut() {
+            Arc::make_mut(task).spec.no_new_privileges = NoNewPrivileges::Off;
+        }
+        assert_eq!(cache(&dir).load().await, expected);
         let network = NetworkViewCache::new(network, settings.cluster, settings.node);
         assert_eq!(network.load().await, network_view(7));
     }

@@ -141,7 +141,8 @@ fn action(kind: Action, errno: Option<u32>) -> Result<FilterAction, String> {
 }
 
 /// One program for calls without a rule, which passes those that have one, and one for each action that is not to
-/// allow the call. Of rules with conditions, those of one call have one action, so that their order does not matter. All in the input format of `seccompiler`; [`PASS`] goes on with the next one.
+/// allow the call. Of rules with conditions, those of one call have one action, so that their order does not matter.
+/// All in the input format of `seccompiler`; [`PASS`] goes on with the next one.
 fn sources(profile: &oci::LinuxSeccomp) -> Result<Vec<Value>, String> {
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut by_action: BTreeMap<i32, (Value, Vec<Value>)> = BTreeMap::new();

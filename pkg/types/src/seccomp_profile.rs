@@ -333,8 +333,8 @@ impl SeccompProfile {
 }
 
 impl SeccompProfile {
-    /// Refuses rules with conditions for one call that do different things: which one of several that match counts is the
-    /// order of libseccomp, by argument, operator and value, not that of the profile. Rules that do the same as the
+    /// Refuses rules with conditions for one call that do different things: which one of several that match counts is
+    /// the order of libseccomp, by argument, operator and value, not that of the profile. Rules that do the same as the
     /// default have no effect.
     fn check_order(&self, wrong: &mut Violations) {
         let result = |action: SeccompAction, errno: Option<u32>| match action {

@@ -1,5 +1,5 @@
-//! A registry that demands a token for each repository, and its token service. It serves what a [`TestRegistry`] stores,
-//! and records what it is asked, so that tests see who proved what to whom.
+//! A registry that demands a token for each repository, and its token service. It serves what a [`TestRegistry`]
+//! stores, and records what it is asked, so that tests see who proved what to whom.
 //!
 //! Source: Docker's "Token Authentication Specification".
 

@@ -54,9 +54,9 @@ pub struct ContainerCgroups {
 }
 
 impl ContainerCgroups {
-    /// Those of the process of `plan`; `None` if it is not in the container, or has left the cgroup meanwhile. Its pid may
-    /// have been reused by a process outside: then the pidfd opened before refers to a process that has ended, and is not
-    /// entered.
+    /// Those of the process of `plan`; `None` if it is not in the container, or has left the cgroup meanwhile. Its pid
+    /// may have been reused by a process outside: then the pidfd opened before refers to a process that has ended, and
+    /// is not entered.
     pub fn of(plan: &ExecPlan) -> Option<Self> {
         let membership = std::fs::read_to_string(format!("/proc/{}/cgroup", plan.pid)).ok()?;
         let is_unified = Path::new(MOUNT).join("cgroup.controllers").exists();

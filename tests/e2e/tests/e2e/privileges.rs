@@ -44,7 +44,7 @@ fn own_seccomp_profile_holds_in_the_container_and_beside_it() {
         let tasks = task_document::serving(&world.node, "app", 1)?;
         if tasks[0].id == task.id { Err("there is only the old one".to_owned()) } else { Ok(()) }
     });
-    assert_eq!(beside(&world, "app", "mkdir /made && echo made"), "made\n");
+    assert_eq!(beside(&world, "app", "mkdir /later && echo made"), "made\n");
 }
 
 #[test]

@@ -160,8 +160,8 @@ fn labels(of_spec: &BTreeMap<String, String>, cluster: ClusterId) -> BTreeMap<St
     labels
 }
 
-/// Hash of the container's content: equal for tasks of one spec and image. A node takes the default of new privileges as
-/// off, which is how specs had it before there was a default: containers of that time keep their hash.
+/// Hash of the container's content: equal for tasks of one spec and image. A node takes the default of new privileges
+/// as off, which is how specs had it before there was a default: containers of that time keep their hash.
 fn hash(task: &TaskAssignment) -> String {
     let mut spec = task.spec.clone();
     if spec.no_new_privileges == spec::NoNewPrivileges::Default {

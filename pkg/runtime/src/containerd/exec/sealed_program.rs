@@ -1,8 +1,8 @@
 //! `warren-exec` in sealed memory: one file, from which this process starts it for all containers.
 //!
 //! Containers can open the file: it is what `/proc/self/exe` executes in one, whose root owns it. What a container does
-//! to it must not change what is executed elsewhere. It can cost time, since a new file takes some milliseconds in which
-//! other starts wait, and memory, since the agent is charged for each file that a container keeps open:
+//! to it must not change what is executed elsewhere. It can cost time, since a new file takes some milliseconds in
+//! which other starts wait, and memory, since the agent is charged for each file that a container keeps open:
 //!
 //! * The seals exclude writing, resizing and further seals (CVE-2019-5736), and since Linux 6.3 also changes of who may
 //!   execute it.

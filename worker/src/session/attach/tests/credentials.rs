@@ -67,6 +67,8 @@ async fn pull_uses_cluster_credential_of_registry() {
     let output = all_frames(&mut stream, &mut session).await;
     assert!(matches!(output.last(), Some(Frame::Error(why)) if why.contains("not its stream")), "{output:?}");
     assert_eq!(node.images.registry_users(), [Some("ann".to_owned()), None, None]);
+    // As many transfers are open as may be.
+    drop(stream);
     // The registry demands nothing of managers, and a login of this node.
     manager.on_fetch(|request| {
         let login = request.is_renewal.then(|| login_for(&request));

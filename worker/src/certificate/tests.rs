@@ -321,6 +321,16 @@ async fn node_whose_clock_is_ahead_does_not_renew_again_and_again() {
     }
 }
 
+/// Waits, by the paused clock, until the renewal has run this often.
+async fn until_run(background_tasks: &BackgroundTasks, count: u64) {
+    let runs = async {
+        while background_tasks.snapshot().remove(0).runs < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(TIMEOUT, runs).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn clock_that_was_corrected_renews_nothing() {
     let mut node = Node::new(Duration::ZERO);
@@ -329,12 +339,7 @@ async fn clock_that_was_corrected_renews_nothing() {
     clock.set_back(2 * HOUR);
     node.renewal.clock = clock;
     let (shutdown, background_tasks) = node.start();
-    let ran = async {
-        while background_tasks.snapshot().remove(0).runs < 1 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(TIMEOUT, ran).await.unwrap();
+    until_run(&background_tasks, 1).await;
     assert_eq!(node.request_count(), 0);
     shutdown.stop(Duration::from_secs(5)).await.unwrap();
 }
@@ -347,17 +352,12 @@ async fn certificate_that_a_manager_refuses_as_expired_is_renewed_at_once() {
     let (before, began) = (node.shown_expiry().await, tokio::time::Instant::now());
     let (shutdown, background_tasks) = node.start();
     let expired = node.renewal.expired.clone();
-    let runs = async |count: u64| {
-        while background_tasks.snapshot().remove(0).runs < count {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(TIMEOUT, runs(1)).await.unwrap();
+    until_run(&background_tasks, 1).await;
     assert_eq!(node.request_count(), 0, "it is not due by the clock of the node");
     // The first attempt fails, and the next refusal does not wait until it is repeated.
     for count in [2, 3] {
         expired.send_replace(true);
-        timeout(TIMEOUT, runs(count)).await.unwrap();
+        until_run(&background_tasks, count).await;
     }
     assert!(began.elapsed() < SETTINGS.first_retry / 2, "{:?}", began.elapsed());
     assert_eq!((node.request_count(), *expired.borrow()), (2, false));

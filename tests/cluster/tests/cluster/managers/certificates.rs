@@ -11,6 +11,7 @@ use warren_security::{
     CertificateAuthority, CertificateRequest, ConnectError, Credentials, client_config, connect,
 };
 use warren_testkit::wait::eventually_async;
+use warren_worker::Worker;
 
 use super::group::ManagerGroup;
 use super::host::ManagerHost;
@@ -25,6 +26,25 @@ const SOON: Duration = Duration::from_millis(50);
 pub const LONG: Duration = Duration::from_secs(100 * 24 * 60 * 60);
 
 impl ManagerGroup {
+    /// The agents of machines that have joined before, once they are ready and have valid certificates.
+    pub async fn returned_agents(&self, machines: Vec<AgentMachine>) -> Vec<(AgentMachine, Worker)> {
+        let mut workers = Vec::new();
+        for machine in machines {
+            let agent = machine.joined_agent(self.addresses()).await;
+            workers.push((machine, agent));
+        }
+        for (machine, agent) in &workers {
+            // A certificate is in use before it is stored.
+            eventually_async(WAIT_DEADLINE, "a node to be ready with a stored certificate", || async {
+                agent.ready().map_err(|missing| missing.to_string())?;
+                let stored = machine.member().0.expires_at();
+                if stored > SystemTime::now() { Ok(()) } else { Err("the stored one has expired".to_owned()) }
+            })
+            .await;
+        }
+        workers
+    }
+
     /// The certificate that a manager presents to new connections.
     async fn served_certificate(&self, number: usize) -> Vec<u8> {
         let stream = TcpStream::connect(self.hosts[number].address()).await.unwrap();
@@ -150,18 +170,7 @@ async fn cluster_that_was_off_for_100_days_returns() {
     for host in &mut group.hosts {
         host.start(false).await.unwrap();
     }
-    let mut workers = Vec::new();
-    for machine in machines {
-        let agent = machine.joined_agent(group.addresses()).await;
-        workers.push((machine, agent));
-    }
-    for (machine, agent) in &workers {
-        eventually_async(WAIT_DEADLINE, "a node to be ready", || async {
-            agent.ready().map_err(|missing| missing.to_string())
-        })
-        .await;
-        assert!(machine.member().0.expires_at() > SystemTime::now());
-    }
+    let workers = group.returned_agents(machines).await;
     let after = group.shows_tasks(0, "tasks to run", 6, runs).await;
     assert_eq!(attempts(&after), attempts(&before));
     assert_eq!(processes(&workers).await, processes_before);

@@ -138,18 +138,7 @@ async fn restored_backup_takes_over_nodes_with_later_and_with_expired_certificat
     host.start(false).await.unwrap();
     group.hosts = vec![host];
     group.use_administrator_of(0).await;
-    let mut workers = Vec::new();
-    for machine in machines {
-        let agent = machine.joined_agent(group.addresses()).await;
-        workers.push((machine, agent));
-    }
-    for (machine, agent) in &workers {
-        eventually_async(WAIT_DEADLINE, "a node to be ready", || async {
-            agent.ready().map_err(|missing| missing.to_string())
-        })
-        .await;
-        assert!(machine.member().0.expires_at() > SystemTime::now());
-    }
+    let workers = group.returned_agents(machines).await;
     let after = group.shows_tasks(0, "tasks to run", 4, runs).await;
     assert_eq!(attempts(&after), attempts(&before));
     assert_eq!(processes(&workers).await, processes_before);

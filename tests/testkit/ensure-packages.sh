@@ -42,6 +42,7 @@ check() {
     need curl command -v curl
     need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
     if [[ $1 != run ]]; then
+        [[ ! -d /sys/kernel/security/apparmor ]] || need apparmor command -v apparmor_parser
         need busybox-static has_static_busybox
         need containerd command -v ctr
         need docker-registry command -v docker-registry

@@ -250,17 +250,16 @@ impl FailedRound {
 }
 
 impl SessionContext {
-    /// Whether the managers that have left the cluster are refused: unless no other one was reached. A manager's own
-    /// node trusts what that manager does.
-    fn refuses_departed(&self, round: &FailedRound) -> bool {
-        self.removal_record.is_some() && !round.accepts_departed
-    }
-
+    /// Refuses the managers that have left the cluster, unless no other one was reached.
     fn trust_managers(&self, round: &FailedRound) {
-        if self.refuses_departed(round) {
-            refuse_departed(&self.trust, &self.desired_state.borrow());
-        } else if self.removal_record.is_some() {
+        // A manager's own node trusts what that manager does.
+        if self.removal_record.is_none() {
+            return;
+        }
+        if round.accepts_departed {
             self.trust.revoke(Revocations::default());
+        } else {
+            refuse_departed(&self.trust, &self.desired_state.borrow());
         }
     }
 

@@ -20,7 +20,7 @@ use super::nodes::unreachable_managers_hint;
 /// The most tasks whose nodes are asked for reports.
 const MAX_REPORTED_TASKS: usize = 1000;
 /// The background task of a manager that renews the certificates of its machine.
-const MANAGER_RENEWAL: &str = "certificate-renewal";
+pub const MANAGER_RENEWAL: &str = "certificate-renewal";
 /// The background task of an agent that renews its certificate.
 const AGENT_RENEWAL: &str = "worker.certificate";
 /// How often in a row a renewal must have failed to be told: managers may be busy, or elect a leader.

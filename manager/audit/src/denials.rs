@@ -32,7 +32,7 @@ pub enum DenialCaller {
     },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct DenialCount {
     lines: u64,
     /// Says how many have no line.

@@ -158,7 +158,7 @@ pub struct LastCheck {
 pub struct CertificateReport {
     /// When it was issued, and when it ends; `None` if the machine has not said so.
     pub validity: Option<Range<Timestamp>>,
-    /// The error of its last renewal, if that failed.
+    /// The error of its last renewal, if that fails again and again.
     pub renewal_error: Option<String>,
 }
 
@@ -173,7 +173,7 @@ pub struct Observations {
     pub conditions: BTreeMap<NodeId, Vec<String>>,
     /// The certificates of connected nodes.
     pub node_certificates: BTreeMap<NodeId, CertificateReport>,
-    /// The certificates of the managers that answered.
+    /// Of each manager; without a validity if it did not answer.
     pub manager_certificates: BTreeMap<ManagerId, CertificateReport>,
 }
 

@@ -142,8 +142,8 @@ impl RepositoryTokens {
     ) -> Result<Option<Zeroizing<Vec<u8>>>, Problem> {
         let answer = self.answer(credential, is_renewal).await;
         let failure = answer.as_ref().err().map(ToString::to_string);
-        let had_token = self.with_record(credential.version, |record| record.has_tokens);
-        let access = access_by(answer, credential, is_renewal, had_token)?;
+        let has_tokens = self.with_record(credential.version, |record| record.has_tokens);
+        let access = access_by(answer, credential, is_renewal, has_tokens)?;
         if let Some(Access::Login(_)) = &access {
             let registry = credential.reference.domain();
             let reason = failure.unwrap_or_else(|| "it has no tokens".to_owned());
@@ -238,13 +238,13 @@ fn is_unanswered(error: &RegistryError) -> bool {
     )
 }
 
-/// What a node gets, by the answer of the registry; `None` if it needs nothing. `had_token`: the registry has given a
-/// token before, so that a failure does not mean that it has none.
+/// What a node gets, by the answer of the registry; `None` if it needs nothing. `has_tokens`: the registry has demanded
+/// a token before, so that a failure does not mean that it has none.
 fn access_by(
     answer: Answer,
     credential: &PullCredential,
     is_renewal: bool,
-    had_token: bool,
+    has_tokens: bool,
 ) -> Result<Option<Access>, Problem> {
     let PullCredential { credentials, is_token_only, reference, .. } = credential;
     let is_token_only = *is_token_only;
@@ -252,7 +252,7 @@ fn access_by(
     let refusal = |code: Code, message: String| Err(Problem::new(code, NO_REGISTRY_ACCESS, message));
     let may_have_password = match &answer {
         Ok(PullGrant::PasswordOnly) => !is_token_only,
-        Err(error) => !is_token_only && !had_token && is_unanswered(error),
+        Err(error) => !is_token_only && !has_tokens && is_unanswered(error),
         Ok(_) => false,
     };
     let error = match answer {
@@ -298,9 +298,11 @@ fn access_by(
             let code = if error.is_transient() { Code::Unavailable } else { Code::FailedPrecondition };
             let why = match is_token_only {
                 true => "its credential is for tokens only",
-                false => "nodes get no password of a registry that answers managers or gave them a token",
+                false => {
+                    "nodes get no password of a registry that answers managers or has demanded a token of them"
+                }
             };
-            let what_to_do = match is_token_only && !had_token && is_unanswered(&error) {
+            let what_to_do = match is_token_only && !has_tokens && is_unanswered(&error) {
                 true => format!(
                     "let managers reach the registry, or `warren registry login {registry}` without --token-only \
                      lets nodes have the password"

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rand::RngExt;
 use tokio::task::JoinSet;
+use warren_api::why::MANAGER_RENEWAL;
 use warren_bootstrap::autolock::open_unlock_key;
 use warren_bootstrap::ca::{CaError, ManagerKeys};
 use warren_control::{BackgroundTasks, BoxError, Clock, RunnerSettings, Shutdown, WorkQueue};
@@ -38,7 +39,7 @@ pub(super) fn renew_certificates(
     interval: Duration,
 ) {
     let (keys, store, chance) = (keys.clone(), store.clone(), rand::rng().random());
-    background_tasks.spawn("certificate-renewal", interval, move || {
+    background_tasks.spawn(MANAGER_RENEWAL, interval, move || {
         let (keys, clock, store) = (keys.clone(), clock.clone(), store.clone());
         async move {
             let lifetime = certificate_lifetime(&store).await;

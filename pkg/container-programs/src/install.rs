@@ -70,7 +70,7 @@ impl ContainerPrograms {
     }
 }
 
-/// Ensures that `dir`, which must exist, has all programs of this version, and that they can be executed.
+/// Ensures that `dir`, which must exist, has the [`ContainerPrograms`] of this version, and that they can be executed.
 /// Up-to-date programs are not written. Blocks for some milliseconds when it writes; processes that share a
 /// directory may call it concurrently.
 ///
@@ -87,7 +87,7 @@ pub fn ensure_installed(dir: &Path) -> Result<ContainerPrograms, Error> {
 /// its standard input.
 #[must_use]
 pub fn exec_program() -> impl Read {
-    flate2::read::ZlibDecoder::new(EXEC.compressed)
+    EXEC.unpacked()
 }
 
 fn ensure(dir: &Path, program: &EmbeddedProgram) -> Result<(), Error> {

@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine with these files, and with a program that is `script` in place of the one that loads profiles.
+    /// The files of a machine.
     struct FakeMachine {
         sys: TempDir,
     }
@@ -218,6 +218,7 @@ mod tests {
             Self { sys }
         }
 
+        /// With `script`, which gets the path of the list of profiles, in place of the program that loads them.
         fn host(&self, script: Option<&str>) -> AppArmorHost {
             AppArmorHost {
                 sys: self.sys.path().to_owned(),

@@ -18,6 +18,12 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
+fn script_runs_every_target() {
+    let listed = format!("targets=({})", TARGETS.map(|(name, _)| name).join(" "));
+    assert!(include_str!("../run.sh").contains(&listed), "run.sh lacks {listed}");
+}
+
+#[test]
 fn every_corpus_input_passes() {
     let mut found = Vec::new();
     for (name, target) in TARGETS {

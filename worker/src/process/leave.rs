@@ -2,8 +2,6 @@
 //! removes the local membership. With `--offline`, for a cluster that no longer exists, only the latter two.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -56,8 +54,7 @@ pub(super) async fn leave(args: WorkerLeaveArgs) -> Result<(), CommandError> {
         let [assignment_file, _] = cache_files(&data_dir);
         let known = AssignmentCache::new(assignment_file, cluster, node).load().await;
         let check = v1::CheckNodeRequest { node_id: node.to_string(), version: Some(known.version.into()) };
-        let leaving =
-            LeavingNode { dial, check, credentials, certificate, is_renewed: AtomicBool::default() };
+        let mut leaving = LeavingNode { dial, check, credentials, certificate, is_renewed: false };
         leaving.leave_cluster(force, deadline).await?;
     }
     let removal = clear(&settings, &removal_record, deadline).await?;
@@ -91,7 +88,7 @@ struct LeavingNode {
     credentials: Credentials,
     /// The certificate that is shown.
     certificate: Arc<ReloadableCertificate>,
-    is_renewed: AtomicBool,
+    is_renewed: bool,
 }
 
 impl LeavingNode {
@@ -129,7 +126,7 @@ impl LeavingNode {
     }
 
     /// Requests removal until the cluster has removed this node.
-    async fn leave_cluster(&self, force: bool, deadline: Duration) -> Result<(), CommandError> {
+    async fn leave_cluster(&mut self, force: bool, deadline: Duration) -> Result<(), CommandError> {
         let until = Instant::now() + deadline;
         let mut output = 0;
         loop {
@@ -153,7 +150,7 @@ impl LeavingNode {
 
     /// Asks one manager after another, until one answers. A certificate that has expired, by the clock of a manager, is
     /// renewed once.
-    async fn request_leave(&self, force: bool) -> Result<u32, CommandError> {
+    async fn request_leave(&mut self, force: bool) -> Result<u32, CommandError> {
         let mut asked = 0;
         loop {
             asked += 1;
@@ -162,7 +159,8 @@ impl LeavingNode {
                     Ok(left) => return Ok(left),
                     Err(failure) => failure,
                 },
-                Err(error) if error.is_certificate_expired() && !self.is_renewed.swap(true, Relaxed) => {
+                Err(error) if error.is_certificate_expired() && !self.is_renewed => {
+                    self.is_renewed = true;
                     if !self.renew().await? {
                         return Ok(0);
                     }

@@ -302,9 +302,13 @@ fn revision(revision: &Revision) -> u64 {
 }
 
 fn service_spec(spec: &ServiceSpec) -> u64 {
-    let known = match with_switch(&spec.task) {
-        Cow::Borrowed(_) => self::spec(HashKind::ServiceSpec, spec),
-        Cow::Owned(task) => self::spec(HashKind::ServiceSpec, &ServiceSpec { task, ..spec.clone() }),
+    let known = match spec.task.no_new_privileges {
+        NoNewPrivileges::On | NoNewPrivileges::Off => self::spec(HashKind::ServiceSpec, spec),
+        NoNewPrivileges::Default => {
+            let mut switched = spec.clone();
+            switched.task.no_new_privileges = NoNewPrivileges::Off;
+            self::spec(HashKind::ServiceSpec, &switched)
+        }
     };
     extension(known, 1, privileges_word(&spec.task))
 }

@@ -1,4 +1,5 @@
-//! What is refused although its certificate is valid: removed nodes, departed managers, and keys of users.
+//! What is refused although its certificate is valid: removed nodes, departed managers, and keys of users and
+//! administrators.
 
 use imbl::OrdMap;
 use warren_types::{ADMINISTRATOR, ManagerId, Member, NodeId, PublicKeyHash, RevokedKey, Timestamp};
@@ -24,7 +25,7 @@ impl RevokedObjects {
         self.managers.keys().copied()
     }
 
-    /// The revoked keys of users.
+    /// The revoked keys of users and administrators.
     pub fn keys(&self) -> impl Iterator<Item = PublicKeyHash> {
         self.keys.keys().copied()
     }
@@ -47,17 +48,24 @@ impl State {
         }
     }
 
-    /// The keys of users that are revoked. One stays here for a while after its last certificate has expired.
+    /// The revoked keys of users and administrators. One stays here for a while after its last certificate has
+    /// expired.
     pub fn revoked_keys(&self) -> impl Iterator<Item = (&PublicKeyHash, &RevokedKey)> {
         self.revoked_keys.iter()
     }
 
-    /// Whether a user had that key and has it no more. A key that was revoked is never listed again.
+    /// When and of whom that key was revoked, if it was.
+    pub fn revoked_key(&self, key: &PublicKeyHash) -> Option<&RevokedKey> {
+        self.revoked_keys.get(key)
+    }
+
+    /// Whether a user or an administrator had that key and has it no more. A key that was revoked is never listed
+    /// again.
     pub fn is_revoked(&self, key: &PublicKeyHash) -> bool {
         self.revoked_keys.contains_key(key)
     }
 
-    /// Revokes a key that no user has any more, and deletes what has ended at `now`. Beyond the limit the oldest one is
+    /// Revokes a key that nobody has any more, and deletes what has ended at `now`. Beyond the limit the oldest one is
     /// deleted: what the state does not list is refused after the handshake.
     pub(super) fn record_revocation(&mut self, key: PublicKeyHash, holder: &str, now: Timestamp) {
         let ended = self.revoked_keys.iter().filter(|(_, known)| known.ends_at() <= now);

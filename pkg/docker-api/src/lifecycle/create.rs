@@ -375,11 +375,11 @@ fn security_options(wrong: &mut Violations, options: &[String]) -> SecurityOptio
                 Ok(profile) => read.apparmor = profile,
                 Err(why) => wrong.add(path, why),
             },
-            ("seccomp", "builtin") => read.seccomp = Seccomp::Default,
+            ("seccomp", "builtin") => (read.seccomp, read.profile) = (Seccomp::Default, None),
             // A name as inspect shows it, or JSON.
             ("seccomp", profile) => match (profile.parse::<Seccomp>(), profile.trim_start().starts_with('{'))
             {
-                (Ok(named), _) => read.seccomp = named,
+                (Ok(named), _) => (read.seccomp, read.profile) = (named, None),
                 (Err(why), false) => wrong.add(path, why),
                 (Err(_), true) => match SeccompConfig::new(profile.as_bytes()) {
                     Ok(config) => {

@@ -39,8 +39,7 @@ fn leaving(
     let signed = authority.sign_node(NodeRole::Worker, &request, SystemTime::now() - DAY, 90 * DAY).unwrap();
     let credentials = Credentials::new(signed, key).unwrap();
     let certificate = ReloadableCertificate::new(&credentials);
-    let (dial, is_renewed) = (dial(&certificate), AtomicBool::default());
-    LeavingNode { dial, check: check(), credentials, certificate, is_renewed }
+    LeavingNode { dial: dial(&certificate), check: check(), credentials, certificate, is_renewed: false }
 }
 
 /// Managers that refuse the certificate as revoked, with what each answers without it.
@@ -159,7 +158,7 @@ async fn certificate_that_a_manager_refuses_as_expired_is_renewed_to_leave() {
     // By the clock of the node, its certificate is valid.
     let leave = async |refusal: Option<Status>, answer: Option<Status>, accepts_renewed: bool| {
         let authority = Arc::new(authority());
-        let node = leaving(&authority, |shown| {
+        let mut node = leaving(&authority, |shown| {
             let manager = RenewingManager { authority: Arc::clone(&authority), refusal };
             let refused = accepts_renewed.then(|| shown.validity());
             Arc::new(ExpiredDialer { manager, shown: Arc::clone(shown), refused, answer })

@@ -120,7 +120,7 @@ pub(super) fn revoke_key(
     if state.is_revoked(&key) {
         return Ok(CommandResponse::Done);
     }
-    if let Some(known) = state.index.user_keys.get(&key).and_then(|id| state.users.get(id)).cloned() {
+    if let Some(known) = state.user_by_key(&key).cloned() {
         let mut changed = User { version: entry.index, ..User::clone(&known) };
         changed.keys.remove(&key);
         changed.login.take_if(|login| login.used_by == Some(key));

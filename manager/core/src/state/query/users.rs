@@ -34,12 +34,17 @@ impl State {
         self.index.login_hashes.get(hash).and_then(|id| self.users.get(id))
     }
 
+    /// The user that lists that key.
+    pub fn user_by_key(&self, key: &PublicKeyHash) -> Option<&Arc<User>> {
+        self.index.user_keys.get(key).and_then(|id| self.users.get(id))
+    }
+
     /// Who is accepted with that key at that time: a user, or the administrator of a manager's machine.
     pub fn key_holder(&self, key: &PublicKeyHash, now: Timestamp) -> Option<KeyHolder> {
         if self.is_revoked(key) {
             return None;
         }
-        if let Some(user) = self.index.user_keys.get(key).and_then(|id| self.users.get(id)) {
+        if let Some(user) = self.user_by_key(key) {
             let holder =
                 || KeyHolder { name: user.name.to_string(), role: user.role, expires_at: user.expires_at };
             return (!user.is_expired(now)).then(holder);

@@ -78,10 +78,10 @@ impl Inquiry<'_> {
 
     /// What is desired of a key, and what is; `None` if nobody has or had it.
     pub(super) fn key(&self, key: &PublicKeyHash) -> Option<(String, Cause)> {
-        if let Some((_, revoked)) = self.state.revoked_keys().find(|(known, _)| *known == key) {
+        if let Some(revoked) = self.state.revoked_key(key) {
             return Some(("certificates for it are refused".to_owned(), self.revoked_key(key, revoked)));
         }
-        let cause = match self.state.users().find(|user| user.keys.contains_key(key)) {
+        let cause = match self.state.user_by_key(key) {
             Some(user) if user.is_expired(self.now) => self.user_certificates(user),
             Some(user) => {
                 let listed_at = *user.keys.get(key)?;

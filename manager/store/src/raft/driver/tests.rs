@@ -121,7 +121,7 @@ impl DriverFixture {
         self.store.propose(create_cluster(id)).await.map(drop)
     }
 
-    /// A cluster with the node that [`Rig::count`] counts with.
+    /// A cluster with the node that [`DriverFixture::count`] counts with.
     async fn prepare(&self) {
         self.wait_leader().await;
         self.create(1).await.unwrap();

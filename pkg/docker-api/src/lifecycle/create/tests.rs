@@ -109,6 +109,10 @@ fn security_options_are_those_of_docker() {
         let received = of(json!([option])).unwrap();
         assert_eq!(received.spec.task.seccomp.to_string(), expected, "{option}");
         assert!(received.profiles.is_empty());
+        // The last one counts.
+        let received = of(json!([format!("seccomp={profile}"), option])).unwrap();
+        assert_eq!(received.spec.task.seccomp.to_string(), expected, "{option}");
+        assert!(received.profiles.is_empty(), "{option}");
     }
     for (option, expected) in [
         ("apparmor=docker-default", "default"),

@@ -126,7 +126,7 @@ fn table_of<T: TableRow>(items: &[T], wide: bool, full: bool, now: Timestamp) ->
 /// Aligned columns without borders; the titles are printed without rows too.
 fn text_table<S: AsRef<str>>(titles: &[S], rows: impl Iterator<Item = Vec<String>>) -> String {
     let titles = titles.iter().map(|title| one_line(title.as_ref())).collect();
-    let rows = rows.map(|cells| cells.iter().map(|cell| one_line(cell)).collect());
+    let rows = rows.map(|cells| cells.into_iter().map(into_one_line).collect());
     let lines: Vec<Vec<String>> = iter::once(titles).chain(rows).collect();
     let mut widths = vec![0; lines[0].len()];
     for line in &lines {
@@ -150,6 +150,12 @@ fn text_table<S: AsRef<str>>(titles: &[S], rows: impl Iterator<Item = Vec<String
 /// How many columns of a terminal a text takes.
 fn text_width(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.width() }
+}
+
+/// As [`one_line`], without a copy of the many cells that are one line.
+fn into_one_line(cell: String) -> String {
+    let is_kept = cell.trim().len() == cell.len() && !cell.contains(char::is_control);
+    if is_kept { cell } else { one_line(&cell) }
 }
 
 /// Joins lines, since a row is one line.

@@ -24,6 +24,7 @@ mod round_trip;
 mod secret_object;
 mod spec;
 mod stored;
+mod summary;
 mod task;
 mod update;
 mod wire_form;

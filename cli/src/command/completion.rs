@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use warren_client::{Client, Contexts, Error, TaskFilter, VolumeListOptions};
 use warren_types::SecretObjectKind;
 
@@ -30,7 +30,9 @@ pub fn script(shell: CompletionShell) -> Result<(), CommandError> {
 /// Prints `words` or `files`, and a line per candidate with its description behind a tab. It never fails: there are
 /// no names then.
 pub async fn candidates(global: &GlobalArgs, words: &[String]) -> Result<(), CommandError> {
-    let line = complete(Cli::command(), &in_warren_form(words));
+    let root = Cli::command();
+    let given = in_warren_form(&root, words);
+    let line = complete(root, &given);
     let mut global = GlobalArgs { stale: true, ..global.clone() };
     global.context = line.context.or(global.context);
     global.manager.extend(line.managers.iter().filter_map(|address| address.parse().ok()));
@@ -53,9 +55,9 @@ pub async fn candidates(global: &GlobalArgs, words: &[String]) -> Result<(), Com
 }
 
 /// A command of Docker is completed as the command that it means.
-fn in_warren_form(words: &[String]) -> Vec<String> {
+fn in_warren_form(root: &Command, words: &[String]) -> Vec<String> {
     let (last, given) = words.split_last().map_or((None, words), |(last, given)| (Some(last), given));
-    let given = docker::translate(&Cli::command(), given).unwrap_or_else(|| given.to_vec());
+    let given = docker::translate(root, given).unwrap_or_else(|| given.to_vec());
     given.into_iter().chain(last.cloned()).collect()
 }
 
@@ -79,11 +81,7 @@ async fn object_names(client: &Client, kind: NameKind, begun: &str) -> Result<BT
         Ok::<_, Error>(objects.into_iter().map(|object| object.name).collect())
     };
     Ok(match kind {
-        NameKind::Services => {
-            let services = client.services().summaries().named(begun);
-            let names = services.list_as(|service| members::service_name(&service).to_owned()).await?;
-            names.into_iter().collect()
-        }
+        NameKind::Services => client.services().named(begun).names().await?.into_iter().collect(),
         NameKind::Tasks => {
             let filter = TaskFilter { current: true, ..TaskFilter::default() };
             client.tasks().list(filter).await?.iter().map(task::name).collect()

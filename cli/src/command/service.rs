@@ -22,7 +22,7 @@ use crate::connect::connect;
 use crate::failure::{CommandError, from_client, not_found};
 use crate::output::{self, Listing};
 use crate::view::document;
-use crate::view::service::ServiceView;
+use crate::view::service::{ServiceRow, ServiceView};
 use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: ServiceCommand) -> Result<ExitCode, CommandError> {
@@ -59,8 +59,10 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let client = connect(global, what).await?;
     let fetch = async || {
         let services = client.services().named(list.single("name").unwrap_or_default());
-        let services = if list.shows_documents() { services } else { services.summaries() };
-        let listed = services.list_as(ServiceView::try_from).await;
+        let listed = match list.shows_documents() {
+            true => services.list_as(ServiceRow::try_from).await,
+            false => services.summaries_as(ServiceRow::try_from).await,
+        };
         listed.map_err(|error| from_client(what, error))?.into_iter().collect::<Result<Vec<_>, _>>()
     };
     watch::show(&list, &client, fetch).await
@@ -82,7 +84,6 @@ async fn fetch_service(client: &Client, service: &str, what: &str) -> Result<v1:
         Err(error) if error.is_not_found() => error,
         other => return other.map_err(|error| from_client(what, error)),
     };
-    let names = client.services().summaries().list_as(|one| one.spec.unwrap_or_default().name).await;
-    let names = names.unwrap_or_default();
+    let names = client.services().names().await.unwrap_or_default();
     Err(not_found(what, error, service, names.iter().map(String::as_str)))
 }

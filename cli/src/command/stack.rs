@@ -15,7 +15,7 @@ use crate::args::{GlobalArgs, ListingArgs, LogArgs, StackCommand, StackConfigArg
 use crate::connect::connect;
 use crate::failure::CommandError;
 use crate::output::{self, Listing};
-use crate::view::service::ServiceView;
+use crate::view::service::ServiceRow;
 use crate::view::stack::StackView;
 use crate::watch;
 
@@ -70,7 +70,7 @@ async fn services(global: &GlobalArgs, name: &str, listing: &ListingArgs) -> Res
     let client = connect(global, &what).await?;
     let fetch = async || {
         let found = members::fetch(&client, &what).await?.of(name).known(name, &what)?.services;
-        found.into_iter().map(ServiceView::try_from).collect::<Result<Vec<_>, _>>()
+        found.into_iter().map(ServiceRow::try_from).collect::<Result<Vec<_>, _>>()
     };
     watch::show(&list, &client, fetch).await
 }

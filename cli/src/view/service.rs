@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use warren_proto::convert::stored_service_spec;
+use serde::{Serialize, Serializer};
+use warren_proto::convert::{read_field, stored_service_spec};
 use warren_proto::v1;
-use warren_types::{ServiceMode, ServiceSpec, Timestamp, Violation};
+use warren_types::{PublishedPort, ServiceSpec, Timestamp, Violation};
 
 use super::{TimeView, age, invalid_response, non_empty, short_id};
 use crate::failure::CommandError;
@@ -32,6 +32,17 @@ pub struct ServiceView {
     rollout: Option<RolloutView>,
     /// Large.
     spec: Box<ServiceSpec>,
+}
+
+/// A service in a list: what a table shows, and the document if the list shows documents.
+#[derive(Debug)]
+pub struct ServiceRow {
+    /// Without ports and rollout, which are texts here.
+    summary: v1::ServiceSummary,
+    ports: String,
+    /// What the rollout waits for, and how many replicas have no task.
+    progress: String,
+    document: Option<Box<ServiceView>>,
 }
 
 /// Progress of the rollout of the current revision.
@@ -189,29 +200,56 @@ impl TryFrom<v1::Service> for ServiceView {
     }
 }
 
-impl ServiceView {
-    fn mode(&self) -> &'static str {
-        match self.spec.mode {
-            ServiceMode::Replicated { .. } => "replicated",
-            ServiceMode::Global => "global",
+impl TryFrom<v1::ServiceSummary> for ServiceRow {
+    type Error = CommandError;
+
+    fn try_from(mut summary: v1::ServiceSummary) -> Result<Self, CommandError> {
+        let ports: Vec<PublishedPort> = read_field("ports", std::mem::take(&mut summary.ports))
+            .map_err(invalid_response("the service"))?;
+        let ports = ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let rollout = summary.rollout.take().map(|rollout| RolloutView::from(rollout).summary());
+        let parts = [rollout.unwrap_or_default(), uncreated_summary(summary.uncreated_tasks)];
+        let progress = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+        Ok(Self { summary, ports, progress, document: None })
+    }
+}
+
+/// With its document.
+impl TryFrom<v1::Service> for ServiceRow {
+    type Error = CommandError;
+
+    fn try_from(wire: v1::Service) -> Result<Self, CommandError> {
+        let row = Self::try_from(v1::ServiceSummary::from(&wire))?;
+        Ok(Self { document: Some(Box::new(ServiceView::try_from(wire)?)), ..row })
+    }
+}
+
+/// As its document, which a list of documents has.
+impl Serialize for ServiceRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.document {
+            Some(document) => document.serialize(serializer),
+            None => serializer.serialize_none(),
         }
+    }
+}
+
+impl ServiceRow {
+    fn mode(&self) -> &'static str {
+        if self.summary.global { "global" } else { "replicated" }
     }
 
     /// `global`, `global per node.labels.zone (bootstrap)`.
     fn mode_text(&self) -> String {
-        let per = self.spec.per.as_ref().map(|label| format!(" per {label}")).unwrap_or_default();
-        format!("{}{per}{}", self.mode(), if self.spec.bootstrap { " (bootstrap)" } else { "" })
-    }
-
-    /// What the rollout waits for, and how many replicas have no task.
-    fn progress(&self) -> String {
-        let rollout = self.rollout.as_ref().map(RolloutView::summary).unwrap_or_default();
-        let parts = [rollout, uncreated_summary(self.replicas.uncreated)];
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+        let per = match self.summary.per.as_str() {
+            "" => String::new(),
+            label => format!(" per {label}"),
+        };
+        format!("{}{per}{}", self.mode(), if self.summary.bootstrap { " (bootstrap)" } else { "" })
     }
 }
 
-impl TableRow for ServiceView {
+impl TableRow for ServiceRow {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("MODE"),
@@ -226,33 +264,33 @@ impl TableRow for ServiceView {
     ];
 
     fn cells(&self, wide: bool, now: Timestamp) -> Vec<String> {
-        let state = if self.removing { " (removing)" } else { "" };
-        let ports: Vec<String> = self.spec.ports.iter().map(ToString::to_string).collect();
+        let Self { summary, ports, progress, document: _ } = self;
+        let state = if summary.removing { " (removing)" } else { "" };
         vec![
-            self.name.clone(),
+            summary.name.clone(),
             self.mode_text(),
-            format!("{}/{}{state}", self.replicas.running, self.replicas.desired),
-            self.spec.task.image.to_string(),
-            ports.join(", "),
-            age(self.created_at.0, now),
-            self.version.to_string(),
-            self.revision.to_string(),
-            if wide { self.id.clone() } else { short_id(&self.id) },
-            self.progress(),
+            format!("{}/{}{state}", summary.running, summary.replicas),
+            summary.image.clone(),
+            ports.clone(),
+            age(Timestamp(summary.created_at), now),
+            summary.version.to_string(),
+            summary.revision.to_string(),
+            if wide { summary.id.clone() } else { short_id(&summary.id) },
+            progress.clone(),
         ]
     }
 }
 
-impl ListedRow for ServiceView {
+impl ListedRow for ServiceRow {
     const FILTER_KEYS: &'static [FilterKey<Self>] = &[
-        ("name", |it, name| it.name.starts_with(name)),
-        ("id", |it, id| it.id.starts_with(id)),
-        ("label", |it, label| has_label(&it.spec.labels, label)),
+        ("name", |it, name| it.summary.name.starts_with(name)),
+        ("id", |it, id| it.summary.id.starts_with(id)),
+        ("label", |it, label| has_label(&it.summary.labels, label)),
         ("mode", |it, mode| it.mode() == mode),
     ];
 
     fn key(&self) -> String {
-        self.id.clone()
+        self.summary.id.clone()
     }
 }
 
@@ -332,14 +370,14 @@ mod tests {
         per_value.spec.as_mut().unwrap().per = "node.labels.zone".into();
         let mut one_port = wire();
         one_port.spec.as_mut().unwrap().ports.truncate(1);
-        let services = [one_port, going].map(|service| ServiceView::try_from(service).unwrap());
+        let services = [one_port, going].map(|service| ServiceRow::try_from(service).unwrap());
         let now = Timestamp(1_795_184_280_120 + 90_000);
         insta::assert_snapshot!(table_text_of(&services, false, now), @r"
         NAME   MODE                 REPLICAS         IMAGE        PORTS          AGE     ID           UPDATE
         web    replicated           2/3              nginx:1.27   8080->80/tcp   1m30s   3k2v9x0000
         shop   global (bootstrap)   2/5 (removing)   nginx:1.27                  1m30s   3k2v9x0000
         ");
-        let per_value = ServiceView::try_from(per_value).unwrap();
+        let per_value = ServiceRow::try_from(per_value).unwrap();
         assert_eq!(per_value.cells(false, now)[1], "global per node.labels.zone (bootstrap)");
         insta::assert_snapshot!(vertical(&services[0], now), @r"
         NAME web
@@ -368,9 +406,9 @@ mod tests {
 
     #[test]
     fn replicas_without_a_task_are_a_number() {
-        let view = ServiceView::try_from(v1::Service { uncreated_tasks: 998_900, ..wire() }).unwrap();
-        assert_eq!(view.progress(), "998,900 not created: no room");
-        assert_eq!(serde_json::json!(view)["replicas"]["uncreated"], 998_900);
+        let row = ServiceRow::try_from(v1::Service { uncreated_tasks: 998_900, ..wire() }).unwrap();
+        assert_eq!(row.progress, "998,900 not created: no room");
+        assert_eq!(serde_json::json!(row)["replicas"]["uncreated"], 998_900);
         assert_eq!(
             ["7", "1,000", "1,234,567"],
             [7, 1_000, 1_234_567].map(with_separators).each_ref().map(|it| &**it)
@@ -487,7 +525,10 @@ mod tests {
     fn unknown_enum_value_is_refused() {
         let mut later = wire();
         later.spec.as_mut().unwrap().ports[0].protocol = 9;
-        let failure = ServiceView::try_from(later).unwrap_err().to_string();
-        assert!(failure.contains("ports[0].protocol: value 9 is not known to this version"), "{failure}");
+        let summary = ServiceRow::try_from(v1::ServiceSummary::from(&later)).map(drop);
+        for failed in [summary, ServiceView::try_from(later).map(drop)] {
+            let failure = failed.unwrap_err().to_string();
+            assert!(failure.contains("ports[0].protocol: value 9 is not known to this version"), "{failure}");
+        }
     }
 }

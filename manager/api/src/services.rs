@@ -50,6 +50,13 @@ pub(super) enum ServiceChange<'a> {
 /// A task that a write starts, and the digest that its image has already.
 pub(super) type StartedTask<'a> = (&'a TaskSpec, Option<&'a ImageDigest>);
 
+fn parse_content(number: i32) -> Result<v1::ServiceListContent, Violation> {
+    v1::ServiceListContent::try_from(number).map_err(|_| {
+        let why = format!("value {number} is not known to this version; give whole, summaries or names");
+        Violation::new("content", why)
+    })
+}
+
 fn show_revision(state: &State, service: &Service, revision: &Revision) -> v1::Revision {
     let runs = |state: TaskState| state == TaskState::Running;
     let tasks = state.tasks_of(&service.id).filter(|task| task.revision.number == revision.number);
@@ -237,18 +244,28 @@ impl services_server::Services for Api {
         &self,
         request: Request<v1::ListServicesRequest>,
     ) -> Result<Response<v1::ListServicesResponse>, Status> {
-        let v1::ListServicesRequest { page_size, page_token, name_prefix, summary } = request.get_ref();
+        let v1::ListServicesRequest { page_size, page_token, name_prefix, content } = request.get_ref();
+        let content = parse_content(*content).map_err(status_of)?;
         let page = Page::parse(*page_size, page_token)?;
         let published = self.read(&request).await?;
+        let state = &published.state;
         let is_named = |service: &&Arc<Service>| service.spec.name.as_str().starts_with(name_prefix.as_str());
-        let all = published.state.services_after(page.after.as_ref()).filter(is_named);
-        let (services, next_page_token) = page.cut(all, |service| service.spec.name.clone());
-        let show = |service: &&Arc<Service>| match summary {
-            true => self.summarize_service(&published.state, service),
-            false => self.show_service(&published.state, service),
-        };
-        let services = services.iter().map(show).collect();
-        Ok(Response::new(v1::ListServicesResponse { services, next_page_token }))
+        let all = state.services_after(page.after.as_ref()).filter(is_named);
+        let (found, next_page_token) = page.cut(all, |service| service.spec.name.clone());
+        let found = found.into_iter();
+        let mut response = v1::ListServicesResponse { next_page_token, ..Default::default() };
+        match content {
+            v1::ServiceListContent::Whole => {
+                response.services = found.map(|service| self.show_service(state, service)).collect();
+            }
+            v1::ServiceListContent::Summaries => {
+                response.summaries = found.map(|service| self.summarize_service(state, service)).collect();
+            }
+            v1::ServiceListContent::Names => {
+                response.names = found.map(|service| service.spec.name.to_string()).collect();
+            }
+        }
+        Ok(Response::new(response))
     }
 
     async fn scale(

@@ -5,7 +5,7 @@ use warren_core::{
 };
 use warren_proto::v1;
 use warren_types::spec::AWAITS_IMAGE_PIN;
-use warren_types::{Node, NodeStatus, Service, ServiceSpec, Task, TaskSpec, TaskState, TaskStatus};
+use warren_types::{Node, NodeStatus, Service, ServiceMode, ServiceSpec, Task, TaskState, TaskStatus};
 
 use super::Api;
 use super::node_reports::RemoteNodeReports;
@@ -14,37 +14,20 @@ use super::nodes::unreachable_managers_hint;
 impl Api {
     /// A service with its task counts.
     pub fn show_service(&self, state: &State, service: &Service) -> v1::Service {
-        self.show_service_as(&service.spec, state, service)
-    }
-
-    /// As [`Api::show_service`], with the part of its spec that lists show.
-    pub fn summarize_service(&self, state: &State, service: &Service) -> v1::Service {
-        let ServiceSpec { name, labels, mode, per, bootstrap, task, ports, .. } = &*service.spec;
-        let summary = ServiceSpec {
-            labels: labels.clone(),
-            mode: *mode,
-            per: per.clone(),
-            bootstrap: *bootstrap,
-            ports: ports.clone(),
-            ..ServiceSpec::new(name.clone(), TaskSpec::new(task.image.clone()))
-        };
-        self.show_service_as(&summary, state, service)
-    }
-
-    fn show_service_as(&self, spec: &ServiceSpec, state: &State, service: &Service) -> v1::Service {
         let counts = state.task_counts(&service.id);
+        let rollout = rollout(state, service, self.clock.now());
         v1::Service {
             id: service.id.to_string(),
             version: service.version,
             created_at: service.created_at.0,
             updated_at: service.updated_at.0,
-            spec: Some(spec.into()),
+            spec: Some((&*service.spec).into()),
             revision: service.revision.number,
             removing: service.removing,
             running: counts.ready,
             tasks: counts.tasks,
-            rollout: Some(show_rollout(rollout(state, service, self.clock.now()))),
-            desired_tasks: state.desired_tasks(service),
+            desired_tasks: rollout.total,
+            rollout: Some(show_rollout(rollout)),
             uncreated_tasks: uncreated_tasks(state, service),
             virtual_addresses: service
                 .virtual_addresses
@@ -52,6 +35,30 @@ impl Api {
                 .filter_map(|(id, address)| Some((state.network(id)?.name.to_string(), address.to_string())))
                 .collect(),
             digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+
+    /// What tables show of a service: far less than [`Api::show_service`], since lists are long.
+    pub fn summarize_service(&self, state: &State, service: &Service) -> v1::ServiceSummary {
+        let ServiceSpec { name, labels, mode, per, bootstrap, task, ports, .. } = &*service.spec;
+        let rollout = rollout(state, service, self.clock.now());
+        v1::ServiceSummary {
+            id: service.id.to_string(),
+            name: name.to_string(),
+            version: service.version,
+            created_at: service.created_at.0,
+            revision: service.revision.number,
+            removing: service.removing,
+            image: task.image.to_string(),
+            labels: labels.clone(),
+            global: *mode == ServiceMode::Global,
+            per: per.as_ref().map(ToString::to_string).unwrap_or_default(),
+            bootstrap: *bootstrap,
+            ports: ports.iter().map(Into::into).collect(),
+            running: state.task_counts(&service.id).ready,
+            replicas: service.spec.replicas().unwrap_or(rollout.total),
+            uncreated_tasks: uncreated_tasks(state, service),
+            rollout: Some(show_rollout(rollout)),
         }
     }
 

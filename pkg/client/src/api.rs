@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use futures::stream::{Stream, TryStreamExt};
+use futures::stream::Stream;
 use tonic::transport::Channel;
 use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
@@ -46,7 +46,6 @@ const PRUNE_DEADLINE: Duration = Duration::from_secs(150);
 pub struct ServiceApi<'a> {
     client: &'a Client,
     allow_many_replicas: bool,
-    summaries: bool,
     name_prefix: &'a str,
 }
 
@@ -106,7 +105,7 @@ pub(crate) fn reference(text: &str) -> v1::Reference {
 impl Client {
     /// Calls for services.
     pub fn services(&self) -> ServiceApi<'_> {
-        ServiceApi { client: self, allow_many_replicas: false, summaries: false, name_prefix: "" }
+        ServiceApi { client: self, allow_many_replicas: false, name_prefix: "" }
     }
 
     /// Calls for tasks.
@@ -135,13 +134,6 @@ impl<'a> ServiceApi<'a> {
     #[must_use]
     pub fn allow_many_replicas(self, allow_many_replicas: bool) -> Self {
         Self { allow_many_replicas, ..self }
-    }
-
-    /// For lists of which only the summaries are needed: specs have name, labels, mode, per, bootstrap, ports and
-    /// image, and defaults for everything else.
-    #[must_use]
-    pub fn summaries(self) -> Self {
-        Self { summaries: true, ..self }
     }
 
     /// For lists of services whose names begin with `name_prefix`.
@@ -187,31 +179,48 @@ impl<'a> ServiceApi<'a> {
         self.client.linearizable().services().get(text).await
     }
 
-    /// A page of services.
-    pub fn pages(&self) -> impl Stream<Item = Result<Vec<v1::Service>, Error>> {
-        let (client, summary) = (self.client.clone(), self.summaries);
+    /// Pages with this content, of which `items` takes the items and the next token.
+    fn pages<T>(
+        &self,
+        content: v1::ServiceListContent,
+        items: fn(v1::ListServicesResponse) -> (Vec<T>, String),
+    ) -> impl Stream<Item = Result<Vec<T>, Error>> {
+        let client = self.client.clone();
         let name_prefix = self.name_prefix.to_owned();
         pages::pages(move |page_token| {
             let (client, name_prefix) = (client.clone(), name_prefix.clone());
             async move {
-                let message =
-                    v1::ListServicesRequest { page_size: PAGE_SIZE, page_token, name_prefix, summary };
+                let (page_size, content) = (PAGE_SIZE, content.into());
+                let message = v1::ListServicesRequest { page_size, page_token, name_prefix, content };
                 let call = |channel, request| async move { Self::client(channel).list(request).await };
                 let page: v1::ListServicesResponse = client.unary(message, call).await?;
-                Ok((page.services, page.next_page_token))
+                Ok(items(page))
             }
         })
     }
 
     /// All services.
     pub async fn list(&self) -> Result<Vec<v1::Service>, Error> {
-        pages::collect_all(self.pages()).await
+        self.list_as(std::convert::identity).await
     }
 
     /// All services, as `convert` makes them: of a page in memory at a time, since messages are large.
     pub async fn list_as<T>(&self, convert: impl Fn(v1::Service) -> T) -> Result<Vec<T>, Error> {
-        let convert_page = |page: Vec<v1::Service>| page.into_iter().map(&convert).collect::<Vec<T>>();
-        pages::collect_all(self.pages().map_ok(convert_page)).await
+        let pages = self.pages(v1::ServiceListContent::Whole, |page| (page.services, page.next_page_token));
+        pages::collect_all_as(pages, convert).await
+    }
+
+    /// The summaries of all services, as `convert` makes them.
+    pub async fn summaries_as<T>(&self, convert: impl Fn(v1::ServiceSummary) -> T) -> Result<Vec<T>, Error> {
+        let content = v1::ServiceListContent::Summaries;
+        let pages = self.pages(content, |page| (page.summaries, page.next_page_token));
+        pages::collect_all_as(pages, convert).await
+    }
+
+    /// The names of all services, in order.
+    pub async fn names(&self) -> Result<Vec<String>, Error> {
+        let pages = self.pages(v1::ServiceListContent::Names, |page| (page.names, page.next_page_token));
+        pages::collect_all(pages).await
     }
 
     /// Sets the desired number of replicas; `version` is the expected version.

@@ -27,3 +27,12 @@ pub(crate) async fn collect_all<T>(
 ) -> Result<Vec<T>, Error> {
     Box::pin(pages).try_concat().await
 }
+
+/// All items of a list, as `convert` makes them, a page at a time.
+pub(crate) async fn collect_all_as<W, T>(
+    pages: impl Stream<Item = Result<Vec<W>, Error>>,
+    convert: impl Fn(W) -> T,
+) -> Result<Vec<T>, Error> {
+    let convert_page = |page: Vec<W>| page.into_iter().map(&convert).collect::<Vec<T>>();
+    collect_all(pages.map_ok(convert_page)).await
+}

@@ -80,7 +80,7 @@ async fn find_by_service(client: &Client, prefix: &str) -> Result<Option<v1::Tas
     };
     let Ok(number) = u64::from_str_radix(number, 16) else { return Ok(None) };
     let mut found = None;
-    for service in client.services().summaries().list_as(|service| service.id).await? {
+    for service in client.services().summaries_as(|service| service.id).await? {
         let task = format!("{service}-{number}");
         if !container_id(&task)[6..].starts_with(digits) {
             continue;

@@ -210,7 +210,7 @@ where
         if !is_used {
             return Err(error);
         }
-        let removing = client.services().summaries().list_as(|service| service.removing).await?;
+        let removing = client.services().summaries_as(|service| service.removing).await?;
         if !removing.contains(&true) {
             return Err(error);
         }

@@ -82,24 +82,24 @@ async fn of_services_and_nodes(
     for node in filters.values("node").into_iter().flatten() {
         nodes.insert(client.nodes().get(node).await?.id);
     }
-    let mut services = Vec::new();
+    let mut revisions = BTreeMap::new();
     let mut tasks = Vec::new();
     for service in filters.values("service").into_iter().flatten() {
         let service = client.services().get(service).await?;
         let filter = TaskFilter { service: service.id.clone(), ..TaskFilter::default() };
         tasks.extend(client.tasks().list(filter).await?);
-        services.push(service);
+        revisions.insert(service.id, service.revision);
     }
     if filters.values("service").is_none() {
         if filters.values("_up-to-date").is_some() {
-            services = client.services().summaries().list().await?;
+            let all = client.services().summaries_as(|service| (service.id, service.revision)).await?;
+            revisions.extend(all);
         }
         tasks = client.tasks().list(TaskFilter::default()).await?;
     }
     if !nodes.is_empty() {
         tasks.retain(|task| nodes.contains(&task.node_id));
     }
-    let revisions = services.into_iter().map(|service| (service.id, service.revision)).collect();
     Ok((tasks, revisions))
 }
 

@@ -6,7 +6,6 @@ use crate::args::{GlobalArgs, OutputFormat, ServiceScaleArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, ExitKind};
 use crate::output;
-use crate::view::now;
 use crate::view::service::ServiceView;
 use crate::wait::{ServiceGoal, WaitGoal, wait_all};
 
@@ -52,5 +51,5 @@ pub async fn run(global: &GlobalArgs, args: ServiceScaleArgs) -> Result<(), Comm
             super::fetch_service(&client, &one.id, "the services are scaled, but cannot be shown").await?;
         shown.push(ServiceView::try_from(service)?);
     }
-    output::print_list(global.output, &shown, now())
+    output::print_document(global.output, &shown)
 }

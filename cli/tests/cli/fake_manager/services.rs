@@ -7,21 +7,6 @@ use warren_types::{ServiceId, ServiceSpec};
 
 use super::{FakeApi, FakeState, replicas};
 
-/// What a summary has of a spec.
-fn summary_of(spec: &v1::ServiceSpec) -> v1::ServiceSpec {
-    let image = spec.task.as_ref().unwrap().image.clone();
-    v1::ServiceSpec {
-        name: spec.name.clone(),
-        labels: spec.labels.clone(),
-        mode: spec.mode,
-        per: spec.per.clone(),
-        bootstrap: spec.bootstrap,
-        ports: spec.ports.clone(),
-        task: Some(v1::TaskSpec { image, ..Default::default() }),
-        ..Default::default()
-    }
-}
-
 impl FakeState {
     /// Makes tasks for slots that have none, and lets go of those that are too many.
     fn settle(&mut self, service: &v1::Service) {
@@ -207,13 +192,19 @@ impl v1::services_server::Services for FakeApi {
         &self,
         request: Request<v1::ListServicesRequest>,
     ) -> Result<Response<v1::ListServicesResponse>, Status> {
-        let v1::ListServicesRequest { name_prefix, summary, .. } = request.into_inner();
+        let request = request.into_inner();
+        let name = |service: &v1::Service| service.spec.as_ref().unwrap().name.clone();
         let mut services: Vec<v1::Service> = self.0.lock().unwrap().services.values().cloned().collect();
-        services.retain(|service| service.spec.as_ref().unwrap().name.starts_with(&name_prefix));
-        for spec in services.iter_mut().filter_map(|service| service.spec.as_mut()).filter(|_| summary) {
-            *spec = summary_of(spec);
+        services.retain(|service| name(service).starts_with(&request.name_prefix));
+        let mut response = v1::ListServicesResponse::default();
+        match request.content() {
+            v1::ServiceListContent::Whole => response.services = services,
+            v1::ServiceListContent::Summaries => {
+                response.summaries = services.iter().map(Into::into).collect();
+            }
+            v1::ServiceListContent::Names => response.names = services.iter().map(name).collect(),
         }
-        Ok(Response::new(v1::ListServicesResponse { services, next_page_token: String::new() }))
+        Ok(Response::new(response))
     }
 
     async fn scale(

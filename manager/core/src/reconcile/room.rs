@@ -14,7 +14,9 @@ pub const SPARE_TASKS: u64 = 100;
 pub fn uncreated_tasks(state: &State, service: &Service) -> u32 {
     let Some(replicas) = service.spec.replicas().filter(|_| !service.removing) else { return 0 };
     let vacant = replicas.saturating_sub(state.index().count_occupied_slots(&service.id));
-    if vacant == 0 || spare_tasks(state, service) > 0 {
+    // The room on all nodes is only summed up if it decides: lists ask this for every service.
+    let has_spare = || unplaced_tasks(state, &service.id) < SPARE_TASKS || spare_tasks(state, service) > 0;
+    if vacant == 0 || has_spare() {
         return 0;
     }
     let ended = state.unsettled_tasks_of(&service.id).filter(|task| !task.is_live() && is_final(task));

@@ -59,8 +59,9 @@ pub(crate) fn outdated_revisions<'a>(
     state: &'a State,
     service: &'a Service,
 ) -> impl Iterator<Item = u64> + use<'a> {
-    let outdated = service.history.iter().filter(|known| !is_equivalent(known, &service.revision));
-    outdated.map(|known| known.number).filter(|number| count_live_tasks(state, service, *number) > 0)
+    // Most have no tasks, and comparing two specs costs more than looking that up.
+    let used = service.history.iter().filter(|known| count_live_tasks(state, service, known.number) > 0);
+    used.filter(|known| !is_equivalent(known, &service.revision)).map(|known| known.number)
 }
 
 /// How many live tasks have the revision.

@@ -107,12 +107,15 @@ async fn a_call_without_an_answer_ends_at_its_deadline() {
 #[tokio::test]
 async fn all_pages_of_a_list_are_fetched() {
     let pages = [(vec!["a", "b"], "b"), (vec!["c"], "c"), (vec!["d"], "")];
+    let pages = [pages.clone(), pages.clone(), pages].concat();
     let manager = ScriptedApiServer::new(FakeScript { pages: pages.into(), ..FakeScript::default() });
     let (target, _serving) = manager.serve_socket();
     let client = Client::connect(&target).await.unwrap();
     let names = client.services().list_as(|service| service.spec.unwrap().name).await.unwrap();
     assert_eq!(names, ["a", "b", "c", "d"]);
     assert_eq!(manager.requests(), ["", "b", "c"]);
+    assert_eq!(client.services().summaries_as(|summary| summary.name).await.unwrap(), names);
+    assert_eq!(client.services().names().await.unwrap(), names);
 }
 
 #[tokio::test]

@@ -223,10 +223,19 @@ impl v1::services_server::Services for ScriptedApiServer {
         request: Request<v1::ListServicesRequest>,
     ) -> Result<Response<v1::ListServicesResponse>, Status> {
         let mut script = self.0.lock().unwrap();
+        let content = request.get_ref().content();
         script.requests.push(request.into_inner().page_token);
         let (names, next) = script.pages.pop_front().expect("the script has enough pages");
-        let services = names.into_iter().map(service).collect();
-        Ok(Response::new(v1::ListServicesResponse { services, next_page_token: next.to_owned() }))
+        let mut page = v1::ListServicesResponse { next_page_token: next.to_owned(), ..Default::default() };
+        match content {
+            v1::ServiceListContent::Whole => page.services = names.into_iter().map(service).collect(),
+            v1::ServiceListContent::Summaries => {
+                let summary = |name| v1::ServiceSummary::from(&service(name));
+                page.summaries = names.into_iter().map(summary).collect();
+            }
+            v1::ServiceListContent::Names => page.names = names.into_iter().map(str::to_owned).collect(),
+        }
+        Ok(Response::new(page))
     }
 
     async fn create(&self, _: Request<v1::CreateServiceRequest>) -> Result<Response<v1::Service>, Status> {

@@ -150,23 +150,29 @@ async fn lists_are_limited_to_names_and_to_summaries() {
     let world = ManagerFixture::new().await;
     let client = world.local().await;
     for name in ["web", "web-2", "db"] {
-        let mut spec = spec(name, 0);
+        let mut spec = spec(name, 3);
         spec.labels = [("tier".to_owned(), name.to_owned())].into();
         spec.task.command = Some(vec!["run".into()]);
         client.services().create(new_id(), &spec).await.unwrap();
     }
-    let whole = client.services().named("web").list().await.unwrap();
-    let short = client.services().named("web").summaries().list().await.unwrap();
+    let services = client.services().named("web");
+    let whole = services.list().await.unwrap();
+    let short = services.summaries_as(|summary| summary).await.unwrap();
     assert_eq!((whole.len(), short.len()), (2, 2));
-    for (whole, short) in whole.into_iter().zip(short) {
-        let (id, whole) = (whole.id, stored_service_spec(whole.spec.unwrap()).unwrap());
-        assert!(whole.name.as_str().starts_with("web") && !whole.labels.is_empty());
+    for (whole, short) in whole.into_iter().zip(&short) {
+        let mut expected = v1::ServiceSummary::from(&whole);
+        // What managers do meanwhile.
+        (expected.version, expected.rollout) = (short.version, short.rollout.clone());
+        assert_eq!(*short, expected);
+        assert_eq!((short.replicas, short.labels.len(), short.image.is_empty()), (3, 1, false));
+        let whole = stored_service_spec(whole.spec.unwrap()).unwrap();
         assert_eq!(whole.task.command, Some(vec!["run".to_owned()]));
-        assert_eq!(short.id, id);
-        let short = stored_service_spec(short.spec.unwrap()).unwrap();
-        assert_eq!((short.name, short.labels, short.mode), (whole.name, whole.labels, whole.mode));
-        assert_eq!((short.task.image, short.task.command), (whole.task.image, None));
     }
+    assert_eq!(services.names().await.unwrap(), ["web", "web-2"]);
+    let mut raw = ServicesClient::new(world.channel(CallerKind::Local).await);
+    let request = v1::ListServicesRequest { content: 9, ..Default::default() };
+    let refused = Problem::from(&raw.list(request).await.unwrap_err());
+    check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["content"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

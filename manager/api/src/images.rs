@@ -28,8 +28,8 @@ use warren_types::{CanonicalImage, ImageReference, Violation};
 
 pub use self::archive_images::{ArchiveImages, read_images};
 pub use self::holders::ImportHolders;
-pub use self::resolve::ResolveFailure;
-pub use self::signatures::matching_rules;
+pub use self::resolve::{Reachability, ResolveFailure};
+pub use self::signatures::{matching_rules, unchecked_signature};
 use super::Api;
 use super::admission_policy::{check_import, user_role};
 use super::audited_call::AuditedCall;

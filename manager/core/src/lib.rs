@@ -30,7 +30,7 @@ pub use forecast::{Forecast, Forecaster};
 pub use liveness::{FailureDetector, Liveness};
 pub use reconcile::{
     ImageStep, ReconcilePlan, UsedRegistry, VerificationPlan, earlier_pin, image_step, is_refresh,
-    pin_command, pin_of_other_service, reap, reap_tokens, reconcile_ca_rotation, reconcile_feature_level,
+    known_pins, pin_command, reap, reap_tokens, reconcile_ca_rotation, reconcile_feature_level,
     reconcile_service, reconcile_verification, release_addresses, uncreated_tasks, unresolved_command,
     usable_import, used_registries, verification_peers,
 };

@@ -26,7 +26,7 @@ pub use addresses::release_addresses;
 pub use ca_rotation::reconcile_ca_rotation;
 pub use feature_level::reconcile_feature_level;
 pub use image::{
-    ImageStep, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service, unresolved_command,
+    ImageStep, earlier_pin, image_step, is_refresh, known_pins, pin_command, unresolved_command,
     usable_import,
 };
 pub use reap::reap;

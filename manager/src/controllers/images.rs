@@ -1,5 +1,7 @@
 //! Asks registries what the images of services are while this manager leads. [`image_step`] decides.
 
+mod known_digests;
+mod registry_backoff;
 mod registry_queue;
 
 use std::collections::BTreeMap;
@@ -7,21 +9,19 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use warren_api::Api;
 use warren_api::images::{ImportHolders, ResolveFailure, matching_rules};
 use warren_control::RunOutcome;
-use warren_core::{
-    Command, ImageStep, State, earlier_pin, image_step, is_refresh, pin_command, pin_of_other_service,
-    unresolved_command,
-};
+use warren_core::{Command, ImageStep, State, image_step, is_refresh, pin_command, unresolved_command};
 use warren_session::secret_delivery::newest_credential;
 use warren_store::PublishedState;
 use warren_types::secret_object::registry_host;
 use warren_types::spec::{IMAGE_NOT_ADMITTED, IMAGE_NOT_RESOLVED};
 use warren_types::{CanonicalImage, ImageDigest, ImageReference, ServiceId, SignatureRule};
 
+use self::known_digests::KnownDigests;
 use self::registry_queue::{RegistryAnswer, RegistryQuestion, RegistryQueue};
 
 /// The wait after the first failure; doubles with each further one.
@@ -31,6 +31,8 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 const MIN_ATTEMPTS: u32 = 2;
 /// How long the registry is asked before a known digest is used although a user wants that of the registry.
 const REFRESH_TIME: Duration = Duration::from_secs(180);
+/// The most writes at once: those of users must not wait for those of all services.
+const MAX_WRITES: usize = 256;
 
 /// Pins the images of services. Clones share which are being resolved.
 #[derive(Clone)]
@@ -38,6 +40,8 @@ pub struct ImagePinner {
     api: Api,
     running: Arc<Mutex<BTreeMap<ServiceId, RunningStep>>>,
     queue: Arc<RegistryQueue>,
+    known: Arc<KnownDigests>,
+    writes: Arc<Semaphore>,
     /// An import was recorded.
     imported: Arc<Notify>,
 }
@@ -60,7 +64,14 @@ struct Unresolved {
 impl ImagePinner {
     /// Asks registries as `api` does.
     pub fn new(api: Api) -> Self {
-        Self { api, running: Arc::default(), queue: Arc::new(RegistryQueue::new()), imported: Arc::default() }
+        Self {
+            api,
+            running: Arc::default(),
+            queue: Arc::new(RegistryQueue::new()),
+            known: Arc::new(KnownDigests::new()),
+            writes: Arc::new(Semaphore::new(MAX_WRITES)),
+            imported: Arc::default(),
+        }
     }
 
     fn running(&self) -> MutexGuard<'_, BTreeMap<ServiceId, RunningStep>> {
@@ -91,17 +102,21 @@ impl ImagePinner {
 
     /// Asks until the image is pinned, or need not be asked for any more.
     async fn resolve(&self, id: ServiceId, revision: u64) {
+        let Some(ImageStep { image, .. }) = self.next_step(id, revision) else { return };
+        let registry = self.queue.registry(&registry_host(&image));
         let (began, mut attempts) = (Instant::now(), 0);
         loop {
             let mut imported = pin!(self.imported.notified());
             imported.as_mut().enable();
+            let mut reached = pin!(registry.reached.notified());
+            reached.as_mut().enable();
             let Some(step) = self.next_step(id, revision) else { return };
             attempts += 1;
             let is_pinned = match self.digest_of(&step).await {
                 Ok(digest) => self.pin(id, revision, &step.image, digest).await,
                 Err(unresolved) => {
                     let known = match self.may_use_known(&unresolved, id, attempts, began.elapsed()) {
-                        true => self.known_digest(id, &step.image).await,
+                        true => self.known.find(&self.api, id, &step.image).await,
                         false => None,
                     };
                     self.pin_known(id, revision, &step.image, known, &unresolved).await
@@ -113,6 +128,7 @@ impl ImagePinner {
             tokio::select! {
                 () = tokio::time::sleep(retry_delay(attempts)) => {}
                 () = imported => {}
+                () = reached => {}
             }
         }
     }
@@ -141,7 +157,7 @@ impl ImagePinner {
                 }
             }
         }
-        self.ask(image).await.map_err(|ResolveFailure { reason, is_transient }| match imported {
+        self.ask(image).await.map_err(|ResolveFailure { reason, is_transient, .. }| match imported {
             None => Unresolved { reason, may_fall_back: is_transient },
             Some(digest) => Unresolved {
                 reason: format!("no node that is READY has its import {digest} any more, and {reason}"),
@@ -151,9 +167,9 @@ impl ImagePinner {
     }
 
     async fn ask(&self, image: &ImageReference) -> RegistryAnswer {
-        let published = self.api.store.read();
-        let question = question(&published.state, image);
+        let question = question(&self.api.store.read().state, image);
         let request = || async {
+            let published = self.api.store.read();
             let resolved = self.api.resolve_image(&published.state, image).await?;
             Ok(ImageDigest::from(&resolved.digest))
         };
@@ -162,13 +178,16 @@ impl ImagePinner {
 
     /// The digest, if it is signed as the admission policy demands.
     async fn signed(&self, image: &ImageReference, digest: ImageDigest) -> RegistryAnswer {
-        let published = self.api.store.read();
-        let rules = matching_rules(&published.state, image);
-        if rules.is_empty() {
-            return Ok(digest);
-        }
-        let question = signature_question(&published.state, image, &digest, &rules);
+        let question = {
+            let published = self.api.store.read();
+            let rules = matching_rules(&published.state, image);
+            if rules.is_empty() {
+                return Ok(digest);
+            }
+            signature_question(&published.state, image, &digest, &rules)
+        };
         let request = || async {
+            let published = self.api.store.read();
             self.api.check_signatures(&published.state, image, &digest).await?;
             Ok(digest.clone())
         };
@@ -184,20 +203,6 @@ impl ImagePinner {
             }
     }
 
-    /// A digest of the image that managers can vouch for, and where it is from.
-    async fn known_digest(&self, id: ServiceId, image: &ImageReference) -> Option<(ImageDigest, String)> {
-        let published = self.api.store.read();
-        let state = &published.state;
-        if let Some(digest) = earlier_pin(state, &id) {
-            return Some((digest, "that it had before".to_owned()));
-        }
-        if let Some((service, digest)) = pin_of_other_service(state, &id) {
-            return Some((digest, format!("that service {service} has")));
-        }
-        let digest = self.api.digest_on_managers(state, &CanonicalImage::of(image)).await?;
-        Some((digest, "that nodes of managers have under this name".to_owned()))
-    }
-
     /// Pins the known digest, if there is one, and records why. Returns whether the image is pinned.
     async fn pin_known(
         &self,
@@ -208,7 +213,6 @@ impl ImagePinner {
         Unresolved { reason, .. }: &Unresolved,
     ) -> bool {
         let Some((digest, origin)) = known else {
-            tracing::info!(service = %id, %image, reason, "image not resolved; retrying");
             self.record(id, revision, &failure_text(image, reason)).await;
             return false;
         };
@@ -230,26 +234,29 @@ impl ImagePinner {
         let digest = match self.signed(image, digest).await {
             Ok(digest) => digest,
             Err(ResolveFailure { reason, .. }) => {
-                tracing::warn!(service = %id, %image, reason, "image not admitted; retrying");
                 self.record(id, revision, &refusal_text(image, &reason)).await;
                 return false;
             }
         };
         let now = self.api.clock.now();
-        let command = pin_command(&self.api.store.read().state, id, revision, digest, now);
-        self.propose(id, command).await
+        self.propose(id, |state| Some(pin_command(state, id, revision, digest, now))).await
     }
 
     /// Records the reason for users of all managers, unless the state has it.
     async fn record(&self, id: ServiceId, revision: u64, reason: &str) {
         let now = self.api.clock.now();
-        let command = unresolved_command(&self.api.store.read().state, id, revision, reason, now);
-        if let Some(command) = command {
-            self.propose(id, command).await;
-        }
+        let command = |state: &State| {
+            let command = unresolved_command(state, id, revision, reason, now)?;
+            tracing::info!(service = %id, reason, "reason of an image has changed");
+            Some(command)
+        };
+        self.propose(id, command).await;
     }
 
-    async fn propose(&self, id: ServiceId, command: Command) -> bool {
+    /// Proposes what is to be written in the newest state. Returns whether it has that then.
+    async fn propose(&self, id: ServiceId, command: impl FnOnce(&State) -> Option<Command>) -> bool {
+        let _write = self.writes.acquire().await.expect("it is never closed");
+        let Some(command) = command(&self.api.store.read().state) else { return true };
         let written = self.api.store.propose_locally(command).await;
         if let Err(error) = &written {
             tracing::debug!(service = %id, %error, "image not recorded; retrying");

@@ -21,6 +21,45 @@ pub struct ResolveFailure {
     pub reason: String,
     /// The registry may have an answer later.
     pub is_transient: bool,
+    /// What it tells of the registry.
+    pub registry: Reachability,
+}
+
+/// Whether a registry was reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reachability {
+    /// It answered.
+    Reached,
+    /// It, or its token service, was not reached: this concerns all its images.
+    Unreachable {
+        /// Why, as a sentence that names no image.
+        why: String,
+        /// There was a connection, and no answer: it may be so for a single image.
+        is_silent: bool,
+    },
+    /// It was not asked.
+    Unknown,
+}
+
+impl From<RegistryError> for ResolveFailure {
+    fn from(error: RegistryError) -> Self {
+        use RegistryError as E;
+        let reason = error.to_string();
+        let unreachable = |is_silent: bool| Reachability::Unreachable { why: reason.clone(), is_silent };
+        let registry = match &error {
+            E::Unreachable { .. } | E::Tls { .. } => unreachable(false),
+            E::Stalled { .. } | E::Broken { .. } => unreachable(true),
+            E::Forbidden { .. } | E::NotRenewed { .. } => Reachability::Unknown,
+            E::UnknownImage { .. }
+            | E::UnknownBlob { .. }
+            | E::NeedsCredentials { .. }
+            | E::Denied { .. }
+            | E::Busy { .. }
+            | E::Refused { .. }
+            | E::InvalidAnswer { .. } => Reachability::Reached,
+        };
+        Self { reason, is_transient: error.is_transient(), registry }
+    }
 }
 
 impl Api {
@@ -52,17 +91,19 @@ impl Api {
     where
         F: Future<Output = Result<T, RegistryError>>,
     {
-        let permanent = |reason: String| ResolveFailure { reason, is_transient: false };
+        let permanent = |reason: String| {
+            let registry = Reachability::Unknown;
+            ResolveFailure { reason, is_transient: false, registry }
+        };
         let reference = Reference::parse(image.as_str()).map_err(|error| permanent(error.to_string()))?;
         let credentials = registry_credentials(state, &self.secret_object_key, image).map_err(permanent)?;
-        let late = |_| ResolveFailure {
-            reason: format!("its registry has no answer after {} s", RESOLVE_TIMEOUT.as_secs()),
-            is_transient: true,
+        let late = |_| {
+            let reason = format!("its registry has no answer after {} s", RESOLVE_TIMEOUT.as_secs());
+            let registry = Reachability::Unreachable { why: reason.clone(), is_silent: true };
+            ResolveFailure { reason, is_transient: true, registry }
         };
         let answer = timeout(RESOLVE_TIMEOUT, ask(reference, credentials)).await;
-        answer
-            .map_err(late)?
-            .map_err(|error| ResolveFailure { is_transient: error.is_transient(), reason: error.to_string() })
+        answer.map_err(late)?.map_err(ResolveFailure::from)
     }
 }
 

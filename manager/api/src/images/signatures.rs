@@ -12,7 +12,7 @@ use warren_types::{
 };
 
 use super::Api;
-use super::resolve::ResolveFailure;
+use super::resolve::{Reachability, ResolveFailure};
 
 /// How long a call that starts tasks may wait for registries: its client waits longer.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,6 +21,15 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 pub fn matching_rules<'s>(state: &'s State, image: &ImageReference) -> Vec<(usize, &'s SignatureRule)> {
     let policy = state.cluster().map(|cluster| &cluster.settings.admission_policy);
     policy.into_iter().flat_map(|policy| policy.signature_rules(image)).collect()
+}
+
+/// The failure to ask for the signature of `digest` that the rule with this number demands.
+pub fn unchecked_signature(digest: &ImageDigest, rule: usize, failure: ResolveFailure) -> ResolveFailure {
+    let reason = format!(
+        "the signature of {digest} that signatures[{rule}] demands was not checked: {}",
+        failure.reason
+    );
+    ResolveFailure { reason, ..failure }
 }
 
 impl Api {
@@ -37,11 +46,8 @@ impl Api {
         let rules = matching_rules(state, image);
         let Some((first, _)) = rules.first() else { return Ok(()) };
         let signed = Digest::from(digest);
-        let signatures = self.signatures(state, image, &signed).await.map_err(|failure| {
-            let reason =
-                format!("the signature of {digest} that signatures[{first}] demands was not checked");
-            ResolveFailure { reason: format!("{reason}: {}", failure.reason), ..failure }
-        })?;
+        let signatures = self.signatures(state, image, &signed).await;
+        let signatures = signatures.map_err(|failure| unchecked_signature(digest, *first, failure))?;
         let is_signed = |rule: &SignatureRule| signatures.iter().any(|it| it.is_valid(&signed, &rule.keys));
         let Some((number, _)) = rules.iter().find(|(_, rule)| !is_signed(rule)) else { return Ok(()) };
         let reason = match signatures.is_empty() {
@@ -50,7 +56,7 @@ impl Api {
             ),
             false => format!("its registry has no signature of {digest} by a key of signatures[{number}]"),
         };
-        Err(ResolveFailure { reason, is_transient: false })
+        Err(ResolveFailure { reason, is_transient: false, registry: Reachability::Reached })
     }
 
     async fn signatures(

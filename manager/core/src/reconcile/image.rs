@@ -1,5 +1,6 @@
 //! What the images of services stand for, as managers resolve them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warren_types::{
@@ -43,19 +44,22 @@ pub fn earlier_pin(state: &State, id: &ServiceId) -> Option<ImageDigest> {
     same.find_map(|earlier| service.pins.get(&earlier.number)).cloned()
 }
 
-/// The newest digest that managers resolved for the image of the service in any revision of another service.
-pub fn pin_of_other_service(state: &State, id: &ServiceId) -> Option<(ServiceName, ImageDigest)> {
-    let awaiting = state.service(id).filter(|service| awaits_managers(service))?;
-    let others = state.services().filter(|other| other.id != *id);
-    let pins = others.flat_map(|other| {
-        let revisions = other.history.iter().chain([&other.revision]);
-        let same = revisions.filter(move |revision| is_same_image(revision, &awaiting.revision));
-        same.filter_map(move |revision| {
-            Some((revision.created_at, &other.spec.name, other.pins.get(&revision.number)?))
+/// The newest digest that managers resolved for each image in any revision of a service, with the name of that service.
+pub fn known_pins(state: &State) -> BTreeMap<CanonicalImage, (ServiceName, ImageDigest)> {
+    let pins = state.services().flat_map(|service| {
+        let revisions = service.history.iter().chain([&service.revision]);
+        let resolved = revisions.filter(|revision| is_of_managers(revision));
+        resolved.filter_map(move |revision| {
+            Some((revision, &service.spec.name, service.pins.get(&revision.number)?))
         })
     });
-    let (_, name, digest) = pins.max_by_key(|(created_at, ..)| *created_at)?;
-    Some((name.clone(), digest.clone()))
+    let mut pins: Vec<_> = pins.collect();
+    // The map keeps the last one of each image.
+    pins.sort_by_key(|(revision, ..)| revision.created_at);
+    let by_image = pins.into_iter().map(|(revision, name, digest)| {
+        (CanonicalImage::of(&revision.task.image), (name.clone(), digest.clone()))
+    });
+    by_image.collect()
 }
 
 /// Whether a user wants the digest that the registry has now, while an earlier one is known.
@@ -66,9 +70,12 @@ pub fn is_refresh(state: &State, id: &ServiceId) -> bool {
 }
 
 fn is_same_image(one: &Arc<Revision>, other: &Arc<Revision>) -> bool {
-    let of_managers = |revision: &Revision| revision.task.image_resolver() == ImageResolver::Manager;
     let name = |revision: &Revision| CanonicalImage::of(&revision.task.image);
-    of_managers(one) && of_managers(other) && name(one) == name(other)
+    is_of_managers(one) && is_of_managers(other) && name(one) == name(other)
+}
+
+fn is_of_managers(revision: &Revision) -> bool {
+    revision.task.image_resolver() == ImageResolver::Manager
 }
 
 /// The command that pins the image of a revision of the service.

@@ -1,16 +1,25 @@
-//! Limits how many registries are asked at once, and asks once for what several services wait for.
+//! Limits how many registries are asked at once, asks once for what several services wait for, and asks a registry that
+//! is not reached for all of them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::{OnceCell, Semaphore};
-use warren_api::images::ResolveFailure;
+use tokio::sync::{Notify, OnceCell, Semaphore};
+use tokio::time::Instant;
+use warren_api::images::{ResolveFailure, unchecked_signature};
+use warren_control::{RandomSource, system_random};
 use warren_types::{ImageDigest, SecretObjectId, SignatureRule};
 
-/// The most requests at once.
+use super::registry_backoff::{Admission, RegistryBackoff};
+
+/// The most requests at once, to registries that were reached or not asked before.
 const MAX_CONCURRENT: usize = 16;
+/// The most requests at once to registries that were not reached: they must not delay the others.
+const MAX_PROBES: usize = 8;
 /// The most requests to one registry at once: one that does not answer must not delay the others.
 const MAX_PER_REGISTRY: usize = 2;
+/// The number of values from which on unused ones are removed.
+const MIN_SHARED: usize = 64;
 
 /// What a registry is asked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,59 +36,136 @@ pub(super) struct RegistryQuestion {
     pub credential: Option<(SecretObjectId, u64)>,
 }
 
+impl RegistryQuestion {
+    /// What the caller gets instead of an answer if the registry has this failure.
+    fn refusal(&self, failure: ResolveFailure) -> ResolveFailure {
+        match (&self.signed, self.rules.first()) {
+            (Some(digest), Some((rule, _))) => unchecked_signature(digest, *rule, failure),
+            _ => failure,
+        }
+    }
+}
+
 pub(super) type RegistryAnswer = Result<ImageDigest, ResolveFailure>;
+
+/// What the questions to one registry share.
+pub(super) struct Registry {
+    slots: Semaphore,
+    backoff: Mutex<RegistryBackoff>,
+    /// Notified when it is reached after it was not.
+    pub reached: Notify,
+}
+
+impl Registry {
+    fn new() -> Self {
+        Self { slots: Semaphore::new(MAX_PER_REGISTRY), backoff: Mutex::default(), reached: Notify::new() }
+    }
+
+    fn backoff(&self) -> MutexGuard<'_, RegistryBackoff> {
+        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Requests that run or wait.
 pub(super) struct RegistryQueue {
     slots: Semaphore,
-    registries: Mutex<BTreeMap<String, Weak<Semaphore>>>,
-    running: Mutex<BTreeMap<RegistryQuestion, Weak<OnceCell<RegistryAnswer>>>>,
+    probes: Semaphore,
+    registries: Mutex<SharedValues<String, Registry>>,
+    running: Mutex<SharedValues<RegistryQuestion, OnceCell<RegistryAnswer>>>,
+    chance: RandomSource,
 }
 
 impl RegistryQueue {
     pub fn new() -> Self {
         Self {
             slots: Semaphore::new(MAX_CONCURRENT),
-            registries: Mutex::default(),
-            running: Mutex::default(),
+            probes: Semaphore::new(MAX_PROBES),
+            registries: Mutex::new(SharedValues::new()),
+            running: Mutex::new(SharedValues::new()),
+            chance: system_random(),
         }
     }
 
-    /// The answer to the question, by `request` unless the same question is being asked.
+    /// The registry with this host and port. What is known of it is forgotten when nobody has it any more.
+    pub fn registry(&self, host: &str) -> Arc<Registry> {
+        let mut registries = self.registries.lock().unwrap_or_else(PoisonError::into_inner);
+        registries.get(host.to_owned(), Registry::new)
+    }
+
+    fn running(&self, question: RegistryQuestion) -> Arc<OnceCell<RegistryAnswer>> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.get(question, OnceCell::new)
+    }
+
+    /// The answer to the question, by `request` unless the same question is being asked, or the failure of a registry
+    /// that was not reached a moment ago.
     pub async fn ask<F>(&self, question: RegistryQuestion, request: impl FnOnce() -> F) -> RegistryAnswer
     where
         F: Future<Output = RegistryAnswer>,
     {
-        let registry =
-            shared(&self.registries, question.registry.clone(), || Semaphore::new(MAX_PER_REGISTRY));
-        let answer = shared(&self.running, question, OnceCell::new);
+        let registry = self.registry(&question.registry);
+        let known = registry.backoff().failure(Instant::now()).cloned();
+        if let Some(failure) = known {
+            return Err(question.refusal(failure));
+        }
+        let answer = self.running(question.clone());
         let limited = || async {
-            let _registry = registry.acquire().await.expect("it is never closed");
-            let _slot = self.slots.acquire().await.expect("it is never closed");
-            request().await
+            let _registry = registry.slots.acquire().await.expect("it is never closed");
+            let admission = registry.backoff().admit(Instant::now());
+            let (is_probe, slots) = match admission {
+                Admission::Request => (false, &self.slots),
+                Admission::Probe => (true, &self.probes),
+                Admission::Refused(failure) => return Err(question.refusal(failure)),
+            };
+            let _slot = slots.acquire().await.expect("it is never closed");
+            let answer = request().await;
+            let (asked, now, chance) = (answer.as_ref().map(|_| ()), Instant::now(), (self.chance)());
+            let is_reached_again = registry.backoff().record(is_probe, &question.image, asked, now, chance);
+            if is_reached_again {
+                registry.reached.notify_waiters();
+            }
+            answer
         };
         answer.get_or_init(limited).await.clone()
     }
 }
 
-/// The value of the key, which exists as long as someone uses it.
-fn shared<K: Ord, V>(values: &Mutex<BTreeMap<K, Weak<V>>>, key: K, make: impl FnOnce() -> V) -> Arc<V> {
-    let mut values = values.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(existing) = values.get(&key).and_then(Weak::upgrade) {
-        return existing;
+/// Values that exist as long as someone uses them.
+struct SharedValues<K, V> {
+    values: BTreeMap<K, Weak<V>>,
+    /// The number of entries from which on unused ones are removed.
+    limit: usize,
+}
+
+impl<K: Ord, V> SharedValues<K, V> {
+    fn new() -> Self {
+        Self { values: BTreeMap::new(), limit: MIN_SHARED }
     }
-    values.retain(|_, value| value.strong_count() > 0);
-    let made = Arc::new(make());
-    values.insert(key, Arc::downgrade(&made));
-    made
+
+    fn get(&mut self, key: K, make: impl FnOnce() -> V) -> Arc<V> {
+        if let Some(existing) = self.values.get(&key).and_then(Weak::upgrade) {
+            return existing;
+        }
+        if self.values.len() >= self.limit {
+            self.values.retain(|_, value| value.strong_count() > 0);
+            // Looking at all entries for each new one would take quadratic time.
+            self.limit = MIN_SHARED.max(2 * self.values.len());
+        }
+        let made = Arc::new(make());
+        self.values.insert(key, Arc::downgrade(&made));
+        made
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
 
-    use tokio::sync::Notify;
     use tokio::task::JoinSet;
+    use tokio::time::{advance, timeout};
+    use warren_api::images::Reachability;
 
     use super::*;
 
@@ -147,5 +233,123 @@ mod tests {
         };
         queue.ask(question("r.example", 1), again).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+    /// A registry that may be off, and the number of requests to it.
+    #[derive(Default)]
+    struct FakeRegistry {
+        is_on: AtomicBool,
+        asked: AtomicUsize,
+    }
+
+    impl FakeRegistry {
+        async fn request(&self) -> RegistryAnswer {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            if self.is_on.load(Ordering::Relaxed) {
+                return answer();
+            }
+            let why = "no route".to_owned();
+            let registry = Reachability::Unreachable { why: why.clone(), is_silent: false };
+            Err(ResolveFailure { reason: why, is_transient: true, registry })
+        }
+
+        /// The answers to questions about that many images, which are asked at once.
+        async fn ask(self: &Arc<Self>, queue: &Arc<RegistryQueue>, images: u32) -> Vec<RegistryAnswer> {
+            let mut asking = JoinSet::new();
+            for image in 0..images {
+                let (queue, registry) = (queue.clone(), self.clone());
+                asking.spawn(async move {
+                    queue.ask(question("off.example", image), || registry.request()).await
+                });
+            }
+            asking.join_all().await
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn registry_that_is_not_reached_is_asked_for_all_services() {
+        let (queue, fake) = (Arc::new(RegistryQueue::new()), Arc::new(FakeRegistry::default()));
+        let registry = queue.registry("off.example");
+        let is_refused = |answer: &RegistryAnswer| {
+            answer.as_ref().is_err_and(|failure| failure.reason == "no route" && failure.is_transient)
+        };
+        assert!(fake.ask(&queue, 500).await.iter().all(is_refused));
+        assert!((1..=MAX_PER_REGISTRY).contains(&fake.asked()));
+        assert_eq!(queue.ask(question("other.example", 1), || async { answer() }).await, answer());
+        for _ in 0..3 {
+            // The longest back-off.
+            advance(Duration::from_secs(60)).await;
+            assert!(fake.ask(&queue, 500).await.iter().all(is_refused));
+            assert_eq!(fake.asked(), 1);
+        }
+
+        let mut reached = pin!(registry.reached.notified());
+        assert!(!reached.as_mut().enable());
+        fake.is_on.store(true, Ordering::Relaxed);
+        assert!(fake.ask(&queue, 500).await.iter().all(is_refused));
+        assert_eq!(fake.asked(), 0, "before the end of the back-off");
+        advance(Duration::from_secs(60)).await;
+        assert!(fake.ask(&queue, 1).await.iter().all(Result::is_ok));
+        timeout(Duration::from_secs(1), reached).await.expect("whoever waits for the registry goes on");
+        assert!(fake.ask(&queue, 500).await.iter().all(Result::is_ok));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_of_a_registry_is_forgotten_with_its_services() {
+        let (queue, fake) = (Arc::new(RegistryQueue::new()), Arc::new(FakeRegistry::default()));
+        for _ in 0..2 {
+            fake.ask(&queue, 1).await;
+            assert_eq!(fake.asked(), 1);
+        }
+        for image in 0..1000 {
+            queue.ask(question(&format!("r{image}.example"), image), || async { answer() }).await.unwrap();
+        }
+        assert!(queue.registries.lock().unwrap().values.len() <= MIN_SHARED);
+        assert!(queue.running.lock().unwrap().values.len() <= MIN_SHARED);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn registries_that_are_not_reached_leave_requests_to_the_others() {
+        let (queue, fake) = (Arc::new(RegistryQueue::new()), Arc::new(FakeRegistry::default()));
+        let hosts: Vec<String> =
+            (0..2 * MAX_CONCURRENT).map(|number| format!("off{number}.example")).collect();
+        let _known: Vec<Arc<Registry>> = hosts.iter().map(|host| queue.registry(host)).collect();
+        for host in &hosts {
+            queue.ask(question(host, 1), || fake.request()).await.unwrap_err();
+        }
+        advance(Duration::from_secs(60)).await;
+        // They are asked again, and are silent now.
+        let mut silent = JoinSet::new();
+        for host in hosts {
+            let queue = queue.clone();
+            silent.spawn(async move { queue.ask(question(&host, 1), || std::future::pending()).await });
+        }
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        let other = queue.ask(question("other.example", 1), || async { answer() });
+        let other = timeout(Duration::from_secs(1), other).await;
+        assert_eq!(other.expect("it does not wait for the others"), answer());
+    }
+
+    #[test]
+    fn refusal_says_what_was_asked() {
+        let registry = Reachability::Unknown;
+        let failure = ResolveFailure { reason: "no route".to_owned(), is_transient: true, registry };
+        assert_eq!(question("r.example", 1).refusal(failure.clone()), failure);
+        let digest: ImageDigest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
+        let rule = SignatureRule { registry: "r.example".to_owned(), keys: Vec::new() };
+        let signed = RegistryQuestion {
+            signed: Some(digest.clone()),
+            rules: vec![(3, rule)],
+            ..question("r.example", 1)
+        };
+        let expected =
+            format!("the signature of {digest} that signatures[3] demands was not checked: no route");
+        assert_eq!(signed.refusal(failure).reason, expected);
     }
 }

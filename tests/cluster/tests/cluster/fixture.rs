@@ -15,6 +15,7 @@ use warren_manager::manager::ManagerStartError;
 use warren_manager::{LocalNode, Manager, ManagerConfig, ManagerTuning};
 use warren_proto::v1;
 use warren_proto::v1::users_client::UsersClient;
+use warren_registry::ResolveNames;
 use warren_security::{CertificateAuthority, CertificateRequest, Credentials, PrivateKey, Role};
 use warren_testkit::scratch::ScratchDir;
 use warren_testkit::small_disk::SmallDisk;
@@ -38,6 +39,7 @@ pub struct ManagerFixture {
     disk: Option<SmallDisk>,
     directory: ScratchDir,
     tuning: ManagerTuning,
+    registries: Arc<dyn ResolveNames>,
     /// The log engine from the next start on.
     pub engine: LogEngine,
 }
@@ -69,12 +71,24 @@ impl ManagerFixture {
         Self::build(tuning, engine, Some(mebibytes)).await
     }
 
-    async fn build(tuning: ManagerTuning, engine: LogEngine, mebibytes: Option<u64>) -> Self {
-        let directory = ScratchDir::new();
-        let disk = mebibytes.map(|mebibytes| SmallDisk::new(directory.path(), mebibytes));
-        let mut world = Self { manager: None, disk, directory, tuning, engine };
+    /// A manager that asks these registries.
+    pub async fn with_registries(registries: Arc<dyn ResolveNames>) -> Self {
+        let mut world = Self::prepare(ManagerTuning::default(), LogEngine::default(), None);
+        world.registries = registries;
         world.start(true).await.unwrap();
         world
+    }
+
+    async fn build(tuning: ManagerTuning, engine: LogEngine, mebibytes: Option<u64>) -> Self {
+        let mut world = Self::prepare(tuning, engine, mebibytes);
+        world.start(true).await.unwrap();
+        world
+    }
+
+    fn prepare(tuning: ManagerTuning, engine: LogEngine, mebibytes: Option<u64>) -> Self {
+        let directory = ScratchDir::new();
+        let disk = mebibytes.map(|mebibytes| SmallDisk::new(directory.path(), mebibytes));
+        Self { manager: None, disk, directory, tuning, registries: Arc::new(FakeRegistry), engine }
     }
 
     /// The disk of [`ManagerFixture::on_small_disk`].
@@ -98,7 +112,7 @@ impl ManagerFixture {
                 socket: Some(self.docker_socket()),
                 listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             },
-            registries: Arc::new(FakeRegistry),
+            registries: Arc::clone(&self.registries),
             unlock_key: None,
         }
     }

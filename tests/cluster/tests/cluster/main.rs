@@ -34,6 +34,7 @@ mod services;
 mod sessions;
 mod signatures;
 mod stacks;
+mod unreachable_registry;
 mod updates;
 mod users;
 mod volumes;

@@ -3,8 +3,8 @@
 
 use warren_core::session::{ReportUse, report_use};
 use warren_core::{
-    ApplyOutcome, Command, ImageStep, RolloutState, State, earlier_pin, image_step, is_refresh, pin_command,
-    pin_of_other_service, rollout, unresolved_command,
+    ApplyOutcome, Command, ImageStep, RolloutState, State, earlier_pin, image_step, is_refresh, known_pins,
+    pin_command, rollout, unresolved_command,
 };
 use warren_types::*;
 
@@ -365,7 +365,10 @@ fn reason_of_unresolved_image_is_recorded_once() {
 fn digest_of_another_service_is_known_for_the_same_image() {
     let mut cluster = placed_by_managers();
     cluster.service(2, resolved_by_managers("other", 1));
-    let known = |cluster: &TestCluster| pin_of_other_service(&cluster.state, &service_id(1));
+    let known = |cluster: &TestCluster| {
+        let image = &cluster.state.service(&service_id(1)).unwrap().revision.task.image;
+        known_pins(&cluster.state).remove(&CanonicalImage::of(image))
+    };
     assert_eq!(known(&cluster), None);
     let of_other = pin_command(&cluster.state, service_id(2), 1, digest('a'), cluster.now);
     cluster.accept(of_other);

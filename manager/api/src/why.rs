@@ -39,7 +39,7 @@ impl Api {
         if let WhyTarget::Certificate(CertificateHolder::Manager(_) | CertificateHolder::Node(_))
         | WhyTarget::Node(_) = target
         {
-            self.observe_certificates(state, &mut observations).await;
+            self.observe_certificates(state, &target, &mut observations).await;
         }
         let answer = why(state, &observations, &target, self.clock.now());
         // It was found in the same state.
@@ -79,12 +79,21 @@ impl Api {
         found
     }
 
-    /// Adds when the certificates of managers end, and the failures of renewals.
-    async fn observe_certificates(&self, state: &State, found: &mut Observations) {
-        let (certificates, listed) =
-            tokio::join!(self.manager_certificates(state), self.all_background_tasks());
+    /// Adds the failures of renewals and, for a manager, when its certificate ends: nodes reported that of their own.
+    async fn observe_certificates(&self, state: &State, target: &WhyTarget, found: &mut Observations) {
+        let member = match target {
+            WhyTarget::Certificate(CertificateHolder::Manager(id)) => state.member_of_manager(id),
+            _ => None,
+        };
+        let certificates = async {
+            match member {
+                Some(_) => self.manager_certificates(state).await,
+                None => BTreeMap::new(),
+            }
+        };
+        let (certificates, listed) = tokio::join!(certificates, self.all_background_tasks());
         let failures = RenewalFailures::of(listed.background_tasks);
-        for member in state.members() {
+        if let Some(member) = member {
             let validity = certificates.get(&member.member_id).cloned();
             let renewal_error = failures.managers.get(member.name.as_str()).cloned();
             let report = CertificateReport { validity, renewal_error };

@@ -117,7 +117,7 @@ pub struct State {
     removed_nodes: OrdMap<NodeId, u64>,
     /// The most recently departed managers. None of them is in `members`.
     departed_managers: OrdMap<ManagerId, DepartedManager>,
-    /// Keys that users had. None of them is in `users`.
+    /// Keys that users and administrators had. None of them is in `users`.
     revoked_keys: OrdMap<PublicKeyHash, RevokedKey>,
     /// The most recently imported images, by name.
     imported_images: OrdMap<CanonicalImage, ImportedImage>,

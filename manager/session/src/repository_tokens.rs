@@ -31,8 +31,8 @@ const MAX_ANSWERS: usize = 1024;
 
 /// A credential with the image that is pulled by it.
 pub struct PullCredential {
-    /// Its id, and the number of its version.
-    pub version: (SecretObjectId, u64),
+    /// Which one.
+    pub version: Version,
     /// User and password.
     pub credentials: RegistryCredentials,
     /// Whether nodes never get the password.

@@ -66,8 +66,8 @@ impl SecretDelivery {
         node: NodeId,
         request: v1::FetchSecretObjectsRequest,
     ) -> Result<DeliveryStream, Status> {
-        let v1::FetchSecretObjectsRequest { key, purpose: need, is_renewal } = request;
-        let granted = granted(state, worker_streams, node, need)?;
+        let v1::FetchSecretObjectsRequest { key, purpose, is_renewal } = request;
+        let granted = granted(state, worker_streams, node, purpose)?;
         let refused = |error| status_of(Violation::new("key", error));
         let responder = DeliveryResponder::new(&key, node).map_err(refused)?;
         match granted {
@@ -116,18 +116,18 @@ fn granted(
     state: &State,
     worker_streams: &WorkerStreams,
     node: NodeId,
-    need: Option<Purpose>,
+    purpose: Option<Purpose>,
 ) -> Result<Grant, Status> {
-    match need {
+    match purpose {
         None => Err(status_of(Violation::new(
             "purpose",
             "is missing; give the task or stream that the objects are for",
         ))),
         Some(Purpose::TaskSecretObjects(id)) => {
-            task_secret_objects(state, task_on(state, node, "need.taskContents", &id)?).map(Grant::Objects)
+            task_secret_objects(state, task_on(state, node, "taskSecretObjects", &id)?).map(Grant::Objects)
         }
         Some(Purpose::TaskCredential(id)) => {
-            let task = task_on(state, node, "need.taskCredential", &id)?;
+            let task = task_on(state, node, "taskCredential", &id)?;
             Ok(Grant::RegistryOf(task.revision.task.image.clone()))
         }
         Some(Purpose::StreamCredential(id)) => {

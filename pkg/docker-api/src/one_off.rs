@@ -143,9 +143,11 @@ pub async fn find(client: &Client, reference: &str) -> Result<Option<OneOffConta
 /// Those without a task among all `tasks`, for lists.
 pub async fn without_tasks(client: &Client, tasks: &[v1::Task]) -> Result<Vec<v1::Task>, DockerError> {
     let with_tasks: BTreeSet<&str> = tasks.iter().map(|task| task.service_id.as_str()).collect();
-    let services = client.services().list().await?.into_iter();
-    let found = services.filter(|service| is_container(service) && !with_tasks.contains(service.id.as_str()));
-    Ok(found.map(|service| OneOffContainer { service, tasks: Vec::new() }.into_task()).collect())
+    let without_task = |service: v1::Service| {
+        let is_found = is_container(&service) && !with_tasks.contains(service.id.as_str());
+        is_found.then(|| OneOffContainer { service, tasks: Vec::new() }.into_task())
+    };
+    Ok(client.services().list_as(without_task).await?.into_iter().flatten().collect())
 }
 
 /// Whether a task does not run any more.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 
 use serde::{Deserialize, Serialize};
 
@@ -70,11 +70,6 @@ impl FromStr for Id {
         }
         u128::from_str_radix(text, 36).map(Self).map_err(|_| too_long())
     }
-}
-
-/// Errors repeat the start of what was sent, not a megabyte of it.
-fn shorten(text: &str) -> String {
-    text.chars().take(64).collect()
 }
 
 macro_rules! identifiers {

@@ -84,8 +84,8 @@ pub use object::{
 pub use public_key::PublicKeyHash;
 pub use quantity::{Bytes, MilliCpu, Resources};
 pub use seccomp_profile::{
-    MAX_SECCOMP_PROFILE, SeccompAction, SeccompArchitecture, SeccompArchitectures, SeccompArgument,
-    SeccompCondition, SeccompOperator, SeccompProfile, SeccompRule,
+    SeccompAction, SeccompArchitecture, SeccompArchitectures, SeccompArgument, SeccompCondition,
+    SeccompOperator, SeccompProfile, SeccompRule,
 };
 pub use secret_object::{
     Login, NAMED_KEY_FORMAT, SealedData, SecretObject, SecretObjectKeyId, SecretObjectKind,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 use crate::{ManagerId, NodeName, PublicKeyHash, Timestamp};
 
 /// The longest host of an address, in bytes: a name in the DNS.
@@ -99,7 +99,7 @@ impl FromStr for ManagerAddress {
     type Err = ParseManagerAddressError;
 
     fn from_str(text: &str) -> Result<Self, ParseManagerAddressError> {
-        let wrong = || ParseManagerAddressError { found: text.chars().take(64).collect() };
+        let wrong = || ParseManagerAddressError { found: shorten(text) };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let digits = !port.starts_with('+');
         let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or_else(wrong)?;

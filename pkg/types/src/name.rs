@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 
 /// A text that is not a name of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +18,7 @@ pub struct ParseNameError {
 impl ParseNameError {
     /// Repeats at most the first 64 characters of what was found.
     pub(crate) fn new(expected: &'static str, found: &str) -> Self {
-        Self { expected, found: found.chars().take(64).collect() }
+        Self { expected, found: shorten(found) }
     }
 }
 

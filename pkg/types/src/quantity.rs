@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 
 /// An amount of memory or disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -63,7 +63,7 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
         let invalid = || ParseQuantityError {
             expected: "an amount of memory (a whole number with B, K, Ki, M, Mi, G, Gi, T or Ti: 512MiB)",
-            found: text.chars().take(64).collect(),
+            found: shorten(text),
         };
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, suffix) = text.split_at(digits);
@@ -94,7 +94,7 @@ impl FromStr for MilliCpu {
     fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
         let invalid = || ParseQuantityError {
             expected: "an amount of CPU (cores with up to three decimals, or thousandths: 1.5, 500m)",
-            found: text.chars().take(64).collect(),
+            found: shorten(text),
         };
         let number = |digits: &str| -> Option<u64> {
             (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?

@@ -13,10 +13,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::spec::Capability;
+use crate::text::shorten;
 use crate::{Violation, Violations};
 
 /// The most bytes of a profile.
-pub const MAX_SECCOMP_PROFILE: usize = 64 << 10;
+const MAX_SECCOMP_PROFILE: usize = 64 << 10;
 /// The most pairs of a call and what is demanded of its arguments: each is at least one instruction of a filter, and
 /// the kernel takes so many (`BPF_MAXINSNS`).
 const MAX_CALL_RULES: usize = 4096;
@@ -79,9 +80,8 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<Self, String> {
                 let known = Self::ALL.iter().find(|word| word.as_str() == text);
                 known.copied().ok_or_else(|| {
-                    let shown: String = text.chars().take(64).collect();
                     let all: Vec<&str> = Self::ALL.iter().map(|word| word.as_str()).collect();
-                    format!("{shown:?} is not {}; give one of {}", $expected, all.join(", "))
+                    format!("{:?} is not {}; give one of {}", shorten(text), $expected, all.join(", "))
                 })
             }
         }
@@ -269,7 +269,7 @@ impl SeccompProfile {
         Self::parse(text.as_bytes()).map(|_| text)
     }
 
-    /// Reads a profile, of at most [`MAX_SECCOMP_PROFILE`] bytes.
+    /// Reads a profile, of at most 64 KiB.
     ///
     /// # Errors
     /// The first violations with their paths in the profile, or that it is no JSON of a profile.
@@ -330,9 +330,7 @@ impl SeccompProfile {
         let read = wrong.into_result(read)?;
         Ok(read.expect("what could not be read is a violation"))
     }
-}
 
-impl SeccompProfile {
     /// Refuses rules with conditions for one call that do different things: which one of several that match counts is
     /// the order of libseccomp, by argument, operator and value, not that of the profile. Rules that do the same as the
     /// default have no effect.
@@ -440,8 +438,8 @@ fn read_rule(path: &str, rule: RawRule, wrong: &mut Violations) -> Option<Seccom
             && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
     };
     for (i, name) in names.iter().enumerate().filter(|(_, name)| !is_plain(name)) {
-        let shown: String = name.chars().take(64).collect();
-        wrong.add(format!("{path}.names[{i}]"), format!("{shown:?} is not the name of a system call"));
+        let message = format!("{:?} is not the name of a system call", shorten(name));
+        wrong.add(format!("{path}.names[{i}]"), message);
     }
     let mut known = BTreeSet::new();
     names.retain(|name| known.insert(name.clone()));
@@ -473,7 +471,7 @@ fn read_condition(path: &str, condition: RawCondition, wrong: &mut Violations) -
     let architectures = arches.unwrap_or_default();
     for (i, name) in architectures.iter().enumerate() {
         if !CONDITION_ARCHITECTURES.contains(&name.as_str()) {
-            let shown: String = name.chars().take(64).collect();
+            let shown = shorten(name);
             let message = format!("{shown:?} is not an architecture as Docker names it, like amd64 or arm64");
             wrong.add(format!("{path}.arches[{i}]"), message);
         }
@@ -483,7 +481,7 @@ fn read_condition(path: &str, condition: RawCondition, wrong: &mut Violations) -
         match name.parse::<Capability>() {
             Ok(capability) if capability != Capability::ALL => capabilities.push(capability),
             _ => {
-                let shown: String = name.chars().take(64).collect();
+                let shown = shorten(name);
                 let message = format!("{shown:?} is not a Linux capability; give a name like CAP_SYS_ADMIN");
                 wrong.add(format!("{path}.caps[{i}]"), message);
             }
@@ -494,7 +492,7 @@ fn read_condition(path: &str, condition: RawCondition, wrong: &mut Violations) -
             .split_once('.')
             .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
         if parsed.is_none() {
-            let shown: String = text.chars().take(64).collect();
+            let shown = shorten(&text);
             let message = format!("{shown:?} is not a version of the kernel; give one like 4.8");
             wrong.add(format!("{path}.minKernel"), message);
         }

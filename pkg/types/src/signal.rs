@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 
 /// The first real-time signal that programs may use, and the last. Source: glibc on Linux.
 const RTMIN: u8 = 34;
@@ -101,7 +101,7 @@ impl FromStr for Signal {
     type Err = ParseSignalError;
 
     fn from_str(text: &str) -> Result<Self, ParseSignalError> {
-        Self::parse(text).ok_or_else(|| ParseSignalError { found: text.chars().take(64).collect() })
+        Self::parse(text).ok_or_else(|| ParseSignalError { found: shorten(text) })
     }
 }
 

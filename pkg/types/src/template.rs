@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::name::is_label_key;
+use crate::text::shorten;
 
 /// A parsed text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +133,7 @@ impl FromStr for TemplateField {
                 (Some(key), _) => Self::ServiceLabel(key),
                 (None, Some(key)) => Self::NodeLabel(key),
                 (None, None) => {
-                    return Err(ParseTemplateError::UnknownField(text.chars().take(64).collect()));
+                    return Err(ParseTemplateError::UnknownField(shorten(text)));
                 }
             },
         })
@@ -167,7 +168,7 @@ impl<'a> TemplateSegments<'a> {
 
     /// The action at the start of `self.rest`, and the text after it.
     fn action(&self) -> Result<(TemplateSegment<'a>, &'a str), ParseTemplateError> {
-        let open = || ParseTemplateError::UnclosedBraces(self.remaining.chars().take(64).collect());
+        let open = || ParseTemplateError::UnclosedBraces(shorten(self.remaining));
         let inner = self.remaining[2..].trim_start_matches([' ', '\t']);
         if let Some(quoted) = inner.strip_prefix('"') {
             let (quoted, after) = quoted.split_once('"').ok_or_else(open)?;

@@ -1,4 +1,9 @@
-//! Serde for values that documents contain as text.
+//! Values that documents contain as text, and texts in errors.
+
+/// The start of a text that is not valid: errors repeat that, not a megabyte of it.
+pub(crate) fn shorten(text: &str) -> String {
+    text.chars().take(64).collect()
+}
 
 /// Serialises a type by its `Display` and deserialises it by its `FromStr`.
 macro_rules! serde_as_text {

@@ -92,7 +92,7 @@ pub struct User {
     pub keys: BTreeMap<PublicKeyHash, Timestamp>,
 }
 
-/// A key of a user that is refused, whatever certificate it has.
+/// A key of a user or of an administrator that is refused, whatever certificate it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevokedKey {
     /// Whose it was: the name of a user, or [`ADMINISTRATOR`].

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{Taint, TaintEffect, UNVERIFIED_TAINT};
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 use crate::{DnsLabel, ImageReference, Timestamp, Violations};
 
 /// Key of the label of nodes while verification is on: `true` on verified ones, `false` on others.
@@ -119,7 +119,7 @@ impl FromStr for NodeCheck {
     type Err = ParseNodeCheckError;
 
     fn from_str(text: &str) -> Result<Self, ParseNodeCheckError> {
-        let found = || text.chars().take(64).collect();
+        let found = || shorten(text);
         parse_check(text).map_err(|reason| ParseNodeCheckError { found: found(), reason })
     }
 }

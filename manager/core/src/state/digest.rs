@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use serde::Serialize;
 use warren_types::{
-    AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DataPlane, Health, Id, KeyPhase,
-    KeyRotation, NextSecretObjectKey, NoNewPrivileges, RareTaskFields, Revision, SealedData, SealedUnlockKey,
-    Service, ServiceSpec, Task, TaskExit, TaskId, TaskSpec, TaskStatus, TaskStatusDetails, UserNamespace,
-    VerificationSettings,
+    AdmissionPolicy, CaPhase, CaRotation, CanonicalImage, ClusterSettings, DEFAULT_NODE_CERTIFICATE_LIFETIME,
+    DataPlane, Health, Id, KeyPhase, KeyRotation, NextSecretObjectKey, NoNewPrivileges, RareTaskFields,
+    Revision, SealedData, SealedUnlockKey, Service, ServiceSpec, Task, TaskExit, TaskId, TaskSpec,
+    TaskStatus, TaskStatusDetails, UserNamespace, VerificationSettings,
 };
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -195,7 +195,7 @@ pub(super) fn cluster(cluster: &Cluster) -> u64 {
     let known = extension(known, 7, unlock_key.as_deref().map_or(0, self::unlock_key));
     let known = extension(known, 8, key_rotation.as_deref().map_or(0, self::key_rotation));
     let known = extension(known, 9, user_namespace_word(*default_user_namespace));
-    let is_default = *lifetime == ClusterSettings::default().node_certificate_lifetime;
+    let is_default = *lifetime == DEFAULT_NODE_CERTIFICATE_LIFETIME;
     let lifetime = list([lifetime.as_secs(), lifetime.subsec_nanos().into()].into_iter());
     let known = extension(known, 10, if is_default { 0 } else { lifetime });
     extension(known, 13, u64::from(*no_new_privileges))

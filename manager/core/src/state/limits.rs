@@ -8,7 +8,7 @@ use warren_types::{Timestamp, Token};
 pub const MAX_MEMBERS: usize = 16;
 /// How many removed nodes are recorded.
 pub const MAX_REMOVED_NODES: usize = 1024;
-/// How many revoked keys of users are recorded.
+/// How many revoked keys of users and administrators are recorded.
 pub const MAX_REVOKED_KEYS: usize = 4096;
 /// How many names of imported images are recorded.
 pub const MAX_IMPORTED_IMAGES: usize = 4096;

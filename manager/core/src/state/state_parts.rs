@@ -56,7 +56,7 @@ pub struct StateParts {
     pub removed_nodes: Vec<(NodeId, u64)>,
     /// The most recently departed managers, by their id in the certificate.
     pub departed_managers: Vec<(ManagerId, DepartedManager)>,
-    /// Revoked keys of users.
+    /// The most recently revoked keys of users and administrators.
     pub revoked_keys: Vec<(PublicKeyHash, RevokedKey)>,
     /// The most recently imported images, by name.
     pub imported_images: Vec<(CanonicalImage, ImportedImage)>,

@@ -16,8 +16,8 @@ use warren_proto::v1;
 use warren_proto::v1::snapshot_record::Record;
 use warren_proto::v1::stored_withdrawal::Item;
 use warren_types::{
-    CanonicalImage, ClusterSettings, ImageReference, ManagerId, Node, PublicKeyHash, Revision, RevokedKey,
-    ServiceId, Timestamp, UserNamespace, Violation, Violations,
+    CanonicalImage, ClusterSettings, DEFAULT_NODE_CERTIFICATE_LIFETIME, ImageReference, ManagerId, Node,
+    PublicKeyHash, Revision, RevokedKey, ServiceId, Timestamp, UserNamespace, Violation, Violations,
 };
 
 use self::service::{service, stored_service};
@@ -176,7 +176,7 @@ fn stored_cluster(parts: &StateParts) -> v1::StoredCluster {
         stored.default_user_namespace = unless_host(cluster.settings.default_user_namespace).to_wire();
         stored.no_new_privileges = cluster.settings.no_new_privileges;
         let lifetime = cluster.settings.node_certificate_lifetime;
-        let is_default = lifetime == ClusterSettings::default().node_certificate_lifetime;
+        let is_default = lifetime == DEFAULT_NODE_CERTIFICATE_LIFETIME;
         stored.node_certificate_lifetime_ms = if is_default { 0 } else { lifetime.to_wire() };
         stored.version = cluster.version;
         let max_replicas = cluster.settings.max_replicas_per_service;
@@ -220,7 +220,7 @@ fn parts(stored: v1::StoredCluster) -> Result<StateParts, Violations> {
                 .unwrap_or_default(),
                 no_new_privileges: stored.no_new_privileges,
                 node_certificate_lifetime: match stored.node_certificate_lifetime_ms {
-                    0 => ClusterSettings::default().node_certificate_lifetime,
+                    0 => DEFAULT_NODE_CERTIFICATE_LIFETIME,
                     given => Duration::from_millis(given),
                 },
             },

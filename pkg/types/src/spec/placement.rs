@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::taint::{MAX_TOLERATIONS, Taint, TaintSelector, validate_list};
 use crate::Violations;
 use crate::name::is_label_key;
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 
 /// How many constraints a service may have.
 pub const MAX_CONSTRAINTS: usize = 32;
@@ -92,7 +92,7 @@ impl FromStr for NodeLabel {
 
     fn from_str(text: &str) -> Result<Self, ParseNodeLabelError> {
         let key = text.trim().strip_prefix("node.labels.").filter(|key| is_label_key(key));
-        let found = || ParseNodeLabelError { found: text.chars().take(64).collect() };
+        let found = || ParseNodeLabelError { found: shorten(text) };
         key.map(|key| Self(key.to_owned())).ok_or_else(found)
     }
 }
@@ -120,7 +120,7 @@ impl FromStr for PlacementPreference {
         match label {
             Some(ConstraintKey::Label(key)) => Ok(Self::Spread(key)),
             Some(ConstraintKey::EngineLabel(key)) => Ok(Self::SpreadByEngine(key)),
-            _ => Err(ParsePreferenceError { found: text.chars().take(64).collect() }),
+            _ => Err(ParsePreferenceError { found: shorten(text) }),
         }
     }
 }
@@ -269,7 +269,7 @@ impl FromStr for Constraint {
     type Err = ParseConstraintError;
 
     fn from_str(text: &str) -> Result<Self, ParseConstraintError> {
-        let found = || text.chars().take(64).collect();
+        let found = || shorten(text);
         parse(text).map_err(|why| ParseConstraintError { found: found(), reason: why })
     }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::check::check_count;
 use crate::Violations;
 use crate::name::is_label_key;
-use crate::text::serde_as_text;
+use crate::text::{serde_as_text, shorten};
 
 /// Key of the taint of a node that is not verified.
 pub const UNVERIFIED_TAINT: &str = "warren.io/unverified";
@@ -90,7 +90,7 @@ pub struct ParseTaintError {
 
 impl ParseTaintError {
     fn new(found: &str, problem: &'static str, reason: String) -> Self {
-        Self { found: found.chars().take(64).collect(), problem, reason }
+        Self { found: shorten(found), problem, reason }
     }
 }
 

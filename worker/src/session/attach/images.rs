@@ -37,7 +37,7 @@ pub(super) async fn pull(
         Ok(None) => {
             let puller = ImagePuller::Stream(stream_id.to_owned());
             match RegistryLogin::resolve(secret_fetcher, puller, &reference).await {
-                Ok(standing) => fetch(image_gc, &reference, standing, out).await?,
+                Ok(login) => fetch(image_gc, &reference, login, out).await?,
                 Err(refused) => Err(refused),
             }
         }
@@ -64,10 +64,10 @@ pub(super) async fn pull(
 async fn fetch(
     image_gc: &ImageGc,
     reference: &Reference,
-    mut standing: RegistryLogin,
+    mut login: RegistryLogin,
     out: &StreamSender,
 ) -> Result<Result<Digest, ImagePullError>, StreamError> {
-    let mut arrival = image_gc.source.pull(reference, standing.access());
+    let mut arrival = image_gc.source.pull(reference, login.access());
     let mut ticks = interval(PROGRESS_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut output, mut said_at) = (String::new(), Instant::now());
@@ -76,13 +76,13 @@ async fn fetch(
             outcome = &mut arrival.result => {
                 let other = match outcome {
                     Ok(digest) => return Ok(Ok(digest)),
-                    Err(error) => standing.after_failure(error).await,
+                    Err(error) => login.after_failure(error).await,
                 };
-                standing = match other {
+                login = match other {
                     Ok(other) => other,
                     Err(error) => return Ok(Err(error)),
                 };
-                arrival = image_gc.source.pull(reference, standing.access());
+                arrival = image_gc.source.pull(reference, login.access());
             }
             _ = ticks.tick() => {
                 let words = arrival.progress.borrow_and_update().to_string();

@@ -29,6 +29,8 @@ struct ClusterState {
     info: v1::InfoResponse,
     policy: AdmissionPolicy,
     services: Vec<ServiceSpec>,
+    /// Services with defaults from before those of the cluster were changed, by name.
+    earlier_defaults: Vec<(String, Vec<String>)>,
     nodes: Vec<v1::Node>,
     tokens: Vec<v1::Token>,
     users: Vec<v1::User>,
@@ -53,16 +55,18 @@ pub async fn run(global: &GlobalArgs) -> Result<(), CommandError> {
 
 async fn fetch(client: &Client, what: &str) -> Result<ClusterState, CommandError> {
     let failed = |error| from_client(what, error);
-    let mut services = Vec::new();
+    let (mut services, mut earlier_defaults) = (Vec::new(), Vec::new());
     for service in client.services().list().await.map_err(failed)? {
-        let spec = service.spec.unwrap_or_default().try_into();
-        services.push(spec.map_err(invalid_response("the service"))?);
+        let spec = service.spec.unwrap_or_default();
+        earlier_defaults.push((spec.name.clone(), service.earlier_defaults));
+        services.push(spec.try_into().map_err(invalid_response("the service"))?);
     }
     let info = client.cluster().info().await.map_err(failed)?;
     Ok(ClusterState {
         policy: admission_policy(&info)?,
         info,
         services,
+        earlier_defaults,
         nodes: client.nodes().list().await.map_err(failed)?,
         tokens: client.tokens().list().await.map_err(failed)?,
         users: client.users().list().await.map_err(failed)?,
@@ -81,6 +85,7 @@ fn checks(cluster: &ClusterState) -> Vec<CheckView> {
         policy(cluster),
         users_of_containers(cluster),
         new_privileges(cluster),
+        earlier_defaults(cluster),
         apparmor(cluster),
         images(cluster),
         passwords(cluster),
@@ -164,9 +169,12 @@ fn policy(cluster: &ClusterState) -> CheckView {
     check("admission policy", &cluster.policy.weaker_rules(), message, hint)
 }
 
+fn default_user_namespace(cluster: &ClusterState) -> Option<UserNamespace> {
+    user_namespace(cluster.info.settings.as_ref()?.default_user_namespace?).ok()
+}
+
 fn users_of_containers(cluster: &ClusterState) -> CheckView {
-    let settings = cluster.info.settings.as_ref();
-    let default = settings.and_then(|settings| user_namespace(settings.default_user_namespace?).ok());
+    let default = default_user_namespace(cluster);
     let found = default.filter(|default| *default == UserNamespace::Host);
     let found = found.map(|default| format!("the default is {default}"));
     let hint = "`warren cluster update --default-user-namespace private` gives services users without rights on nodes";
@@ -185,6 +193,24 @@ fn new_privileges(cluster: &ClusterState) -> CheckView {
     let hint =
         "`warren cluster update --no-new-privileges on` prevents it in services that do not say otherwise";
     check("new privileges", &found, "programs of containers may gain privileges, as by setuid", hint)
+}
+
+fn earlier_defaults(cluster: &ClusterState) -> CheckView {
+    let is_private = default_user_namespace(cluster) == Some(UserNamespace::Private);
+    let is_on = cluster.info.settings.as_ref().and_then(|settings| settings.no_new_privileges) == Some(true);
+    let is_weaker = |field: &&str| match *field {
+        "userNamespace" => is_private,
+        "noNewPrivileges" => is_on,
+        _ => false,
+    };
+    let found = cluster.earlier_defaults.iter().filter_map(|(name, fields)| {
+        let weaker: Vec<&str> = fields.iter().map(String::as_str).filter(is_weaker).collect();
+        (!weaker.is_empty()).then(|| format!("{name} ({})", weaker.join(", ")))
+    });
+    let hint =
+        "`warren service update NAME --force` replaces the tasks of a service by tasks with the defaults";
+    let message = "services that have not taken a stricter default of the cluster";
+    check("defaults of the cluster", &Vec::from_iter(found), message, hint)
 }
 
 fn apparmor(cluster: &ClusterState) -> CheckView {
@@ -248,6 +274,7 @@ mod tests {
             info: v1::InfoResponse { settings: Some(settings), version, ..Default::default() },
             policy: AdmissionPolicy::default(),
             services: vec![service("web", &format!("nginx@sha256:{digest}"))],
+            earlier_defaults: vec![("web".to_owned(), Vec::new())],
             nodes: Vec::new(),
             tokens: Vec::new(),
             users: Vec::new(),
@@ -276,7 +303,7 @@ mod tests {
     #[test]
     fn each_weakness_is_named() {
         type Case = (&'static str, fn(&mut ClusterState), &'static str);
-        let cases: [Case; 14] = [
+        let cases: [Case; 16] = [
             (
                 "traffic between nodes",
                 |cluster| {
@@ -350,6 +377,29 @@ mod tests {
                 "new privileges",
                 |cluster| cluster.services[0].task.no_new_privileges = NoNewPrivileges::Off,
                 "programs of containers may gain privileges, as by setuid: in web",
+            ),
+            (
+                "defaults of the cluster",
+                |cluster| {
+                    let both = ["userNamespace", "noNewPrivileges"].map(str::to_owned).to_vec();
+                    cluster.earlier_defaults = (1..=9).map(|n| (format!("s{n}"), both.clone())).collect();
+                    cluster.earlier_defaults.push(("last".to_owned(), both[1..].to_vec()));
+                },
+                "services that have not taken a stricter default of the cluster: \
+                 s1 (userNamespace, noNewPrivileges), s2 (userNamespace, noNewPrivileges), \
+                 s3 (userNamespace, noNewPrivileges), s4 (userNamespace, noNewPrivileges), \
+                 s5 (userNamespace, noNewPrivileges), s6 (userNamespace, noNewPrivileges), \
+                 s7 (userNamespace, noNewPrivileges), s8 (userNamespace, noNewPrivileges) and 2 more",
+            ),
+            // A service with a stricter default than the cluster has now is no weakness.
+            (
+                "users of containers",
+                |cluster| {
+                    let host = Some(v1::UserNamespace::Host.into());
+                    cluster.info.settings.as_mut().unwrap().default_user_namespace = host;
+                    cluster.earlier_defaults[0].1.push("userNamespace".to_owned());
+                },
+                "root of containers is root of their nodes: the default is host",
             ),
             (
                 "AppArmor",

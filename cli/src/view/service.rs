@@ -176,6 +176,8 @@ impl TryFrom<v1::Service> for ServiceView {
             digest,
             uncreated_tasks: uncreated,
             virtual_addresses,
+            // `cluster check-security` shows them.
+            earlier_defaults: _,
         } = wire;
         let missing = || Violation::new("spec", "is missing").into();
         let spec = spec.ok_or_else(missing).and_then(stored_service_spec);
@@ -353,6 +355,7 @@ mod tests {
             virtual_addresses: [("default".into(), "10.128.0.9".into())].into(),
             digest: "sha256:1".into(),
             uncreated_tasks: 0,
+            earlier_defaults: Vec::new(),
         }
     }
 

@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
+use nix::libc::{
+    SECCOMP_RET_ALLOW, SECCOMP_RET_DATA, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS,
+    SECCOMP_RET_KILL_THREAD, SECCOMP_RET_LOG, SECCOMP_RET_TRACE, SECCOMP_RET_TRAP,
+};
 use oci_spec::runtime as oci;
 use oci_spec::runtime::{
     LinuxSeccompAction as Action, LinuxSeccompOperator as Operator, PosixRlimitType as Kind,
 };
-use seccompiler::{BpfProgram, TargetArch, compile_from_json};
+use seccompiler::{BpfProgram, TargetArch, compile_from_json, sock_filter};
 use serde_json::{Value, json};
 use warren_container_programs::plan::{CapabilityMasks, ExecPlan};
 
@@ -31,17 +35,20 @@ const NEWER_CALLS: [&str; 8] = [
     "listns",
 ];
 /// The largest error number of the kernel.
-const MAX_ERRNO: i32 = 4095;
+const MAX_ERRNO: u32 = 4095;
 const EPERM: u32 = 1;
-/// What filters return (linux/seccomp.h).
-const ALLOW: i32 = 0x7fff_0000;
-const KILL_PROCESS: u32 = 0x8000_0000;
-/// Stands for the next part of a filter: `SECCOMP_RET_TRACE` with a number that no profile has.
-const PASS: u32 = 0x7ff0_ffff;
+const ENOSYS: u32 = 38;
+/// As a [`FilterAction`] has it.
+const ALLOW: i32 = SECCOMP_RET_ALLOW.cast_signed();
+/// Stands for the next part of a filter: with a number that no profile has.
+const PASS: u32 = SECCOMP_RET_TRACE | SECCOMP_RET_DATA;
+/// Instructions at the start of each program of the compiler. The number of the call is loaded after them.
+const ARCHITECTURE_CHECK: usize = 3;
 /// Codes of instructions (linux/bpf_common.h): of a word of the call, of jumps, and of a constant that is returned.
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_ABOVE: u16 = 0x25;
 const JUMP_IF_NOT_BELOW: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
@@ -105,13 +112,20 @@ fn resource(kind: Kind) -> u32 {
 /// The filter of the profile, as one program: a profile need not allow that another one is installed.
 fn filters(profile: &oci::LinuxSeccomp) -> Result<Vec<Vec<u8>>, String> {
     static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
-    let sources = sources(profile)?;
-    let key = sources.iter().map(Value::to_string).collect::<String>();
+    let numbers = call_numbers(profile);
+    let sources = sources(profile, &numbers)?;
+    let newest = match profile.default_action() {
+        // Maybe by a tracer, which should support calls that are newer than the profile.
+        Action::ScmpActAllow | Action::ScmpActLog | Action::ScmpActTrace => None,
+        _ => numbers.values().copied().max(),
+    };
+    let key = sources.iter().map(Value::to_string).chain(newest.map(|newest| newest.to_string()));
+    let key = key.collect::<String>();
     let kept = COMPILED.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     if let Some(kept) = kept {
         return Ok(vec![kept]);
     }
-    let linked = link(&sources)?;
+    let linked = link(&sources, newest)?;
     let mut all = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if all.len() >= MAX_FILTERS {
         all.clear();
@@ -120,34 +134,42 @@ fn filters(profile: &oci::LinuxSeccomp) -> Result<Vec<Vec<u8>>, String> {
     Ok(vec![linked])
 }
 
-/// What a filter returns for an action; and the action in the input format of `seccompiler`.
+/// What a filter returns for an action, signed as the kernel compares it: the least is the strictest. And the action in
+/// the input format of `seccompiler`.
 type FilterAction = (i32, Value);
 
 fn action(kind: Action, errno: Option<u32>) -> Result<FilterAction, String> {
-    let number = || match i32::try_from(errno.unwrap_or(EPERM)) {
-        Ok(number @ 0..=MAX_ERRNO) => Ok(number),
+    let number = || match errno.unwrap_or(EPERM) {
+        number @ 0..=MAX_ERRNO => Ok(number),
         _ => Err(format!("{errno:?} is not an error number that a seccomp profile may return")),
     };
-    Ok(match kind {
-        Action::ScmpActKillProcess => (i32::MIN, json!("kill_process")),
-        Action::ScmpActKill | Action::ScmpActKillThread => (0, json!("kill_thread")),
-        Action::ScmpActTrap => (0x0003_0000, json!("trap")),
-        Action::ScmpActErrno => (0x0005_0000 | number()?, json!({ "errno": number()? })),
-        Action::ScmpActTrace => (0x7ff0_0000 | number()?, json!({ "trace": number()? })),
-        Action::ScmpActLog => (0x7ffc_0000, json!("log")),
-        Action::ScmpActAllow => (ALLOW, json!("allow")),
+    let (returned, action) = match kind {
+        Action::ScmpActKillProcess => (SECCOMP_RET_KILL_PROCESS, json!("kill_process")),
+        Action::ScmpActKill | Action::ScmpActKillThread => (SECCOMP_RET_KILL_THREAD, json!("kill_thread")),
+        Action::ScmpActTrap => (SECCOMP_RET_TRAP, json!("trap")),
+        Action::ScmpActErrno => (SECCOMP_RET_ERRNO | number()?, json!({ "errno": number()? })),
+        Action::ScmpActTrace => (SECCOMP_RET_TRACE | number()?, json!({ "trace": number()? })),
+        Action::ScmpActLog => (SECCOMP_RET_LOG, json!("log")),
+        Action::ScmpActAllow => (SECCOMP_RET_ALLOW, json!("allow")),
         Action::ScmpActNotify => return Err(format!("unsupported action in the seccomp profile: {kind:?}")),
-    })
+    };
+    Ok((returned.cast_signed(), action))
+}
+
+/// The numbers of the calls that the profile names, of those that the compiler knows.
+fn call_numbers(profile: &oci::LinuxSeccomp) -> BTreeMap<&str, u32> {
+    let names = profile.syscalls().iter().flatten().flat_map(|rule| rule.names());
+    names.filter_map(|name| Some((name.as_str(), number_of(name)?))).collect()
 }
 
 /// One program for calls without a rule, which passes those that have one, and one for each action that is not to
 /// allow the call. Of rules with conditions, those of one call have one action, so that their order does not matter.
 /// All in the input format of `seccompiler`; [`PASS`] goes on with the next one.
-fn sources(profile: &oci::LinuxSeccomp) -> Result<Vec<Value>, String> {
+fn sources(profile: &oci::LinuxSeccomp, numbers: &BTreeMap<&str, u32>) -> Result<Vec<Value>, String> {
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut by_action: BTreeMap<i32, (Value, Vec<Value>)> = BTreeMap::new();
     let mut with_rules = Vec::new();
-    for (name, rules) in rules_by_call(profile, &default)? {
+    for (name, rules) in rules_by_call(profile, numbers, &default)? {
         for ((order, action), conditions) in rules {
             let rule = match conditions.is_empty() {
                 true => json!({ "syscall": name }),
@@ -174,6 +196,7 @@ type CallRule = (FilterAction, Vec<Value>);
 /// without conditions.
 fn rules_by_call<'a>(
     profile: &'a oci::LinuxSeccomp,
+    numbers: &BTreeMap<&str, u32>,
     default: &FilterAction,
 ) -> Result<BTreeMap<&'a str, Vec<CallRule>>, String> {
     let mut calls: BTreeMap<&str, Vec<CallRule>> = BTreeMap::new();
@@ -184,6 +207,7 @@ fn rules_by_call<'a>(
         }
         // Without the data, which is an error number.
         let is_stricter = action.0 >> 16 < default.0 >> 16;
+        let is_known = |name: &&String| numbers.contains_key(name.as_str());
         let is_newer = |name: &&String| NEWER_CALLS.contains(&name.as_str()) && !is_known(name);
         if is_stricter && let Some(name) = syscall.names().iter().find(is_newer) {
             return Err(format!(
@@ -192,7 +216,7 @@ fn rules_by_call<'a>(
             ));
         }
         let alternatives = alternatives(syscall.args().as_deref().unwrap_or_default())?;
-        for name in syscall.names().iter().filter(|name| is_known(name)) {
+        for name in syscall.names().iter().filter(is_known) {
             let known = calls.entry(name.as_str()).or_default();
             if known.iter().any(|(_, conditions)| conditions.is_empty()) {
                 continue;
@@ -237,11 +261,16 @@ fn argument(argument: &oci::LinuxSeccompArg) -> Result<Value, String> {
     Ok(json!({ "index": index, "type": "qword", "op": op, "val": value }))
 }
 
-/// The programs as one, each in the place of [`PASS`] in the one before; the last one allows there.
-fn link(sources: &[Value]) -> Result<Vec<u8>, String> {
+/// The programs as one, each in the place of [`PASS`] in the one before; the last one allows there. Calls above
+/// `newest` are not implemented.
+fn link(sources: &[Value], newest: Option<u32>) -> Result<Vec<u8>, String> {
     let mut program = foreign_calls();
     for (number, source) in sources.iter().enumerate() {
         let mut part = compiled(source).map_err(|error| format!("cannot be a filter: {error}"))?;
+        if number == 0 {
+            let newer = newest.into_iter().flat_map(newer_calls);
+            drop(part.splice(ARCHITECTURE_CHECK..ARCHITECTURE_CHECK, newer));
+        }
         let (length, is_last) = (part.len(), number + 1 == sources.len());
         for (place, instruction) in part.iter_mut().enumerate() {
             if (instruction.code, instruction.k) == (RETURN, PASS) {
@@ -259,13 +288,27 @@ fn link(sources: &[Value]) -> Result<Vec<u8>, String> {
         ));
     }
     // In the memory layout of `struct sock_filter` (linux/filter.h).
-    let instruction = |one: &seccompiler::sock_filter| {
+    let encode = |one: &sock_filter| {
         let mut bytes = one.code.to_ne_bytes().to_vec();
         bytes.extend([one.jt, one.jf]);
         bytes.extend(one.k.to_ne_bytes());
         bytes
     };
-    Ok(program.iter().flat_map(instruction).collect())
+    Ok(program.iter().flat_map(encode).collect())
+}
+
+fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+/// Answers calls above the newest one that a profile names as a kernel does that does not know them, so that the C
+/// library does without them. runc does the same.
+fn newer_calls(newest: u32) -> [sock_filter; 3] {
+    [
+        instruction(LOAD, 0, 0, 0),
+        instruction(JUMP_IF_ABOVE, 0, 1, newest),
+        instruction(RETURN, 0, 0, SECCOMP_RET_ERRNO | ENOSYS),
+    ]
 }
 
 /// Kills what makes calls of x32, whose numbers are those of others with one more bit. No call has the number -1: a
@@ -274,12 +317,11 @@ fn foreign_calls() -> BpfProgram {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();
     }
-    let instruction = |code, jt, jf, k| seccompiler::sock_filter { code, jt, jf, k };
     vec![
         instruction(LOAD, 0, 0, 0),
         instruction(JUMP_IF_NOT_BELOW, 0, 2, 0x4000_0000),
         instruction(JUMP_IF_EQUAL, 1, 0, u32::MAX),
-        instruction(RETURN, 0, 0, KILL_PROCESS),
+        instruction(RETURN, 0, 0, SECCOMP_RET_KILL_PROCESS),
     ]
 }
 
@@ -290,21 +332,21 @@ fn compiled(source: &Value) -> Result<BpfProgram, String> {
     filters.remove("filter").ok_or_else(|| "the compiler made none".to_owned())
 }
 
-/// Whether the compiler knows the call's number. One that is unknown gets the default action, so a program beside the
-/// first one may be refused what the first one may call.
-fn is_known(name: &str) -> bool {
+/// The call's number, if the compiler knows it. The rules of a call that is unknown have no effect, so a program beside
+/// the first one may be refused what the first one may call.
+fn number_of(name: &str) -> Option<u32> {
     // Not those that are unknown, of which users may give any number.
-    static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static KNOWN: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if known().contains(name) {
-        return true;
+    let kept = known().get(name).copied();
+    if kept.is_some() {
+        return kept;
     }
     let alone = filter(json!("allow"), json!("trap"), vec![json!({ "syscall": name })]);
-    let is_known = compiled(&alone).is_ok();
-    if is_known {
-        known().insert(name.to_owned());
-    }
-    is_known
+    // What is loaded is compared with it.
+    let number = compiled(&alone).ok()?.get(ARCHITECTURE_CHECK + 1)?.k;
+    known().insert(name.to_owned(), number);
+    Some(number)
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use warren_types::spec::MAX_REPLICAS;
 use warren_types::{
-    Assignment, AssignmentVersion, DEFAULT_NODE_CERTIFICATE_LIFETIME, Id, Node, NodeId, NodeName,
-    NodeSettings, RetainedLog, SealedUnlockKey, Service, ServiceId, ServiceMode, ServiceName, Task,
-    TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment, VolumeName,
+    Assignment, AssignmentVersion, ClusterSettings, DEFAULT_NODE_CERTIFICATE_LIFETIME, Id, NoNewPrivileges,
+    Node, NodeId, NodeName, NodeSettings, RetainedLog, Revision, SealedUnlockKey, Service, ServiceId,
+    ServiceMode, ServiceName, Task, TaskAssignment, TaskId, Token, TokenHash, TokenId, VolumeAssignment,
+    VolumeName,
 };
 
 pub use self::users::KeyHolder;
@@ -36,6 +37,20 @@ impl State {
     pub fn node_certificate_lifetime(&self) -> Duration {
         let settings = self.cluster.as_ref().map(|cluster| cluster.settings.node_certificate_lifetime);
         settings.unwrap_or(DEFAULT_NODE_CERTIFICATE_LIFETIME)
+    }
+
+    /// The fields of a service's task whose default in the cluster was changed after its revision took it.
+    pub fn earlier_defaults(&self, service: &Service) -> impl Iterator<Item = &'static str> {
+        let Revision { task, user_namespace, default_no_new_privileges, .. } = &*service.revision;
+        let differing = self.cluster.as_ref().map(|cluster| {
+            let ClusterSettings { default_user_namespace, no_new_privileges, .. } = &cluster.settings;
+            let takes_privileges = task.no_new_privileges == NoNewPrivileges::Default;
+            [
+                ("userNamespace", task.user_namespace.is_none() && user_namespace != default_user_namespace),
+                ("noNewPrivileges", takes_privileges && default_no_new_privileges != no_new_privileges),
+            ]
+        });
+        differing.into_iter().flatten().filter(|(_, differs)| *differs).map(|(field, _)| field)
     }
 
     /// Services by name, from the first after `last`; all of them for `None`. `take` a page, and continue

@@ -1,13 +1,23 @@
-use nix::libc::{SYS_clone, SYS_fchmodat, SYS_getpid, SYS_mkdirat, SYS_read, SYS_socket, SYS_write};
+use nix::libc::{
+    SYS_clone, SYS_close, SYS_close_range, SYS_faccessat2, SYS_fchmodat, SYS_getpid, SYS_mkdirat,
+    SYS_openat2, SYS_read, SYS_socket, SYS_write,
+};
 
 use super::*;
 use crate::spec::default_profile;
 
-const EPERM_RETURNED: u32 = 0x0005_0001;
+const EPERM_RETURNED: u32 = SECCOMP_RET_ERRNO | EPERM;
+const ENOSYS_RETURNED: u32 = SECCOMP_RET_ERRNO | ENOSYS;
+/// Architectures (linux/audit.h).
+const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0xc000_00b7 } else { 0xc000_003e };
+const I386: u32 = 0x4000_0003;
 
 /// What the kernel gets of the filter for a call.
 fn run(program: &[u8], call: i64, arguments: [u64; 6]) -> u32 {
-    let machine: u32 = if cfg!(target_arch = "aarch64") { 0xc000_00b7 } else { 0xc000_003e };
+    run_as(MACHINE, program, call, arguments)
+}
+
+fn run_as(machine: u32, program: &[u8], call: i64, arguments: [u64; 6]) -> u32 {
     // `struct seccomp_data`.
     let mut data = i32::try_from(call).unwrap().to_ne_bytes().to_vec();
     data.extend(machine.to_ne_bytes());
@@ -32,7 +42,7 @@ fn run(program: &[u8], call: i64, arguments: [u64; 6]) -> u32 {
             }
             JUMP => k as usize,
             JUMP_IF_EQUAL => [no, yes][usize::from(value == k)],
-            0x25 => [no, yes][usize::from(value > k)],
+            JUMP_IF_ABOVE => [no, yes][usize::from(value > k)],
             JUMP_IF_NOT_BELOW => [no, yes][usize::from(value >= k)],
             RETURN => return k,
             other => panic!("unknown instruction {other:#x}"),
@@ -49,7 +59,8 @@ fn compiled_profile(json: Value) -> Vec<u8> {
 
 #[test]
 fn default_profile_compiles() {
-    let sources = sources(&default_profile()).unwrap();
+    let profile = default_profile();
+    let sources = sources(&profile, &call_numbers(&profile)).unwrap();
     assert_eq!(sources.len(), 2, "what has no rule, and clone3, which is not implemented");
     assert_eq!(sources[1]["filter"]["match_action"]["errno"], 38);
     let compiled = filters(&default_profile()).unwrap();
@@ -57,10 +68,10 @@ fn default_profile_compiles() {
     assert!(compiled[0].len().is_multiple_of(8) && compiled[0].len() / 8 <= MAX_INSTRUCTIONS);
     assert_eq!(filters(&default_profile()).unwrap(), compiled);
     let of = |call, first| run(&compiled[0], call, [first, 0, 0, 0, 0, 0]);
-    let allowed = ALLOW.cast_unsigned();
+    let allowed = SECCOMP_RET_ALLOW;
     assert_eq!(of(SYS_read, 0), allowed);
     assert_eq!(of(nix::libc::SYS_keyctl, 0), EPERM_RETURNED);
-    assert_eq!(of(nix::libc::SYS_clone3, 0), 0x0005_0026);
+    assert_eq!(of(nix::libc::SYS_clone3, 0), ENOSYS_RETURNED);
     assert_eq!((of(SYS_socket, 2), of(SYS_socket, 40)), (allowed, EPERM_RETURNED));
     assert_eq!((of(SYS_clone, 17), of(SYS_clone, 0x1000_0000 | 17)), (allowed, EPERM_RETURNED));
 }
@@ -78,11 +89,11 @@ fn calls_are_refused_from_a_list() {
         ],
     }));
     let of = |call, third| run(&filter, call, [0, 0, third, 0, 0, 0]);
-    let allowed = ALLOW.cast_unsigned();
+    let allowed = SECCOMP_RET_ALLOW;
     assert_eq!((of(SYS_read, 0), of(SYS_write, 0)), (allowed, allowed));
     assert_eq!(of(SYS_mkdirat, 0), EPERM_RETURNED);
     assert_eq!((of(SYS_fchmodat, 0o755), of(SYS_fchmodat, 0o4755)), (allowed, 0x0005_000d));
-    assert_eq!(of(SYS_getpid, 0), KILL_PROCESS);
+    assert_eq!(of(SYS_getpid, 0), SECCOMP_RET_KILL_PROCESS);
 }
 
 #[test]
@@ -101,11 +112,11 @@ fn each_condition_of_a_call_is_enough() {
         ],
     }));
     let of = |call, first| run(&filter, call, [first, 0, 0, 0, 0, 0]);
-    assert_eq!([of(SYS_write, 1), of(SYS_write, 3), of(SYS_write, 1 << 40)], [0x0003_0000; 3]);
-    assert_eq!(of(SYS_write, 2), KILL_PROCESS);
+    assert_eq!([of(SYS_write, 1), of(SYS_write, 3), of(SYS_write, 1 << 40)], [SECCOMP_RET_TRAP; 3]);
+    assert_eq!(of(SYS_write, 2), SECCOMP_RET_KILL_PROCESS);
     // A rule without conditions is the only one of its call.
     assert_eq!([of(SYS_read, 1), of(SYS_read, 2)], [0x0005_0009; 2]);
-    assert_eq!([of(SYS_getpid, 0), of(SYS_mkdirat, 0)], [KILL_PROCESS; 2]);
+    assert_eq!([of(SYS_getpid, 0), of(SYS_close, 0)], [SECCOMP_RET_KILL_PROCESS; 2]);
 }
 
 #[test]
@@ -117,7 +128,7 @@ fn two_conditions_on_one_argument_are_alternatives() {
             "syscalls": [{ "names": ["read"], "action": "SCMP_ACT_ALLOW", "args": arguments }],
         }))
     };
-    let allowed = ALLOW.cast_unsigned();
+    let allowed = SECCOMP_RET_ALLOW;
     let either = of_rules(json!([condition(0, 1), condition(0, 2)]));
     let both = of_rules(json!([condition(0, 1), condition(1, 2)]));
     for (first, second, by_either, by_both) in
@@ -147,8 +158,73 @@ fn profile_that_is_too_long_for_the_kernel_is_reported() {
 }
 
 #[test]
+fn longest_filter_has_what_the_kernel_takes() {
+    let of_conditions = |count: u32| {
+        let rules = (0..count).map(|value| {
+            let (name, action) = [("read", "SCMP_ACT_ERRNO"), ("write", "SCMP_ACT_TRAP")][value as usize % 2];
+            let condition = json!({ "index": 0, "value": value, "op": "SCMP_CMP_EQ" });
+            json!({ "names": [name], "action": action, "args": [condition] })
+        });
+        let rules: Vec<Value> = rules.collect();
+        let profile = json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules });
+        filters(&serde_json::from_value::<oci::LinuxSeccomp>(profile).unwrap())
+    };
+    // Neither part is too long for the compiler.
+    let mut longest = 0;
+    let refused = (570..600).find_map(|count| match of_conditions(count) {
+        Ok(filters) => {
+            longest = filters[0].len() / 8;
+            None
+        }
+        Err(why) => Some(why),
+    });
+    // A condition has seven instructions.
+    assert!((MAX_INSTRUCTIONS - 6..=MAX_INSTRUCTIONS).contains(&longest), "{longest}");
+    let expected =
+        format!("has {} instructions as a filter, and the kernel takes {MAX_INSTRUCTIONS}", longest + 7);
+    assert_eq!(refused, Some(expected));
+}
+
+#[test]
+fn calls_newer_than_all_that_are_named_are_not_implemented() {
+    let of = |default: &str, action: &str| {
+        compiled_profile(json!({
+            "defaultAction": default,
+            "syscalls": [{ "names": ["mkdirat", "openat2", "no_such_call"], "action": action }],
+        }))
+    };
+    let results =
+        |filter: &[u8]| [SYS_close_range, SYS_openat2, SYS_faccessat2].map(|call| run(filter, call, [0; 6]));
+    for (default, refused) in [
+        ("SCMP_ACT_ERRNO", EPERM_RETURNED),
+        ("SCMP_ACT_TRAP", SECCOMP_RET_TRAP),
+        ("SCMP_ACT_KILL", SECCOMP_RET_KILL_THREAD),
+        ("SCMP_ACT_KILL_PROCESS", SECCOMP_RET_KILL_PROCESS),
+    ] {
+        let filter = of(default, "SCMP_ACT_ALLOW");
+        assert_eq!(results(&filter), [refused, SECCOMP_RET_ALLOW, ENOSYS_RETURNED], "{default}");
+        // Programs of another architecture, whose calls have other numbers.
+        assert_eq!(run_as(I386, &filter, SYS_faccessat2, [0; 6]), SECCOMP_RET_KILL_PROCESS, "{default}");
+    }
+    // What is not refused is left to the kernel, or to a tracer.
+    for (default, passed) in [
+        ("SCMP_ACT_ALLOW", SECCOMP_RET_ALLOW),
+        ("SCMP_ACT_LOG", SECCOMP_RET_LOG),
+        ("SCMP_ACT_TRACE", SECCOMP_RET_TRACE | EPERM),
+    ] {
+        let filter = of(default, "SCMP_ACT_KILL");
+        assert_eq!(results(&filter), [passed, SECCOMP_RET_KILL_THREAD, passed], "{default}");
+    }
+    // A call counts that is named for what happens anyway, and filters that only differ in that are two.
+    let unnamed = compiled_profile(json!({ "defaultAction": "SCMP_ACT_ERRNO" }));
+    assert_eq!(results(&unnamed), [EPERM_RETURNED; 3]);
+    let named = of("SCMP_ACT_ERRNO", "SCMP_ACT_ERRNO");
+    assert_eq!(results(&named), [EPERM_RETURNED, EPERM_RETURNED, ENOSYS_RETURNED]);
+}
+
+#[test]
 fn profile_without_rules_is_its_default() {
-    let allowed = ALLOW.cast_unsigned();
+    let allowed = SECCOMP_RET_ALLOW;
     for (action, expected) in [("SCMP_ACT_ALLOW", allowed), ("SCMP_ACT_ERRNO", EPERM_RETURNED)] {
         let filter = compiled_profile(json!({ "defaultAction": action }));
         assert_eq!(run(&filter, SYS_read, [0; 6]), expected);
@@ -159,8 +235,8 @@ fn profile_without_rules_is_its_default() {
 #[test]
 fn calls_of_x32_are_killed() {
     let filter = compiled_profile(json!({ "defaultAction": "SCMP_ACT_ALLOW" }));
-    assert_eq!(run(&filter, 0x4000_0000, [0; 6]), KILL_PROCESS);
-    assert_eq!(run(&filter, -1, [0; 6]), ALLOW.cast_unsigned());
+    assert_eq!(run(&filter, 0x4000_0000, [0; 6]), SECCOMP_RET_KILL_PROCESS);
+    assert_eq!(run(&filter, -1, [0; 6]), SECCOMP_RET_ALLOW);
 }
 
 #[test]
@@ -170,7 +246,7 @@ fn newer_call_that_cannot_be_refused_beside_the_container_is_reported() {
         let profile = json!({ "defaultAction": default, "syscalls": [rule] });
         filters(&serde_json::from_value::<oci::LinuxSeccomp>(profile).unwrap())
     };
-    assert!(!is_known("setxattrat"), "it need not be among the newer calls");
+    assert!(number_of("setxattrat").is_none(), "it need not be among the newer calls");
     let why = of("SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO").unwrap_err();
     assert!(why.starts_with("refuses setxattrat, "), "{why}");
     assert!(of("SCMP_ACT_ERRNO", "SCMP_ACT_KILL_PROCESS").is_err());
@@ -184,5 +260,5 @@ fn unsupported_setting_is_reported() {
     assert!(filters(&profile).unwrap_err().contains("unsupported action"));
     profile.set_default_action(Action::ScmpActErrno).set_default_errno_ret(Some(5000));
     assert!(filters(&profile).unwrap_err().contains("is not an error number"));
-    assert!(is_known("read") && !is_known("no_such_call"));
+    assert_eq!((number_of("read"), number_of("no_such_call")), (u32::try_from(SYS_read).ok(), None));
 }

@@ -164,6 +164,30 @@ fn services_take_the_default_of_privileges_when_their_task_changes() {
 }
 
 #[test]
+fn services_with_earlier_defaults_are_known() {
+    let mut cluster = TestCluster::with_nodes(1);
+    let mut own = spec("own", 1);
+    own.task.user_namespace = Some(UserNamespace::Host);
+    own.task.no_new_privileges = NoNewPrivileges::Off;
+    cluster.service(1, spec("web", 1));
+    cluster.service(2, own);
+    let found = |cluster: &TestCluster, service: u128| -> Vec<&'static str> {
+        let service = cluster.state.service(&service_id(service)).unwrap().clone();
+        cluster.state.earlier_defaults(&service).collect()
+    };
+    assert_eq!((found(&cluster, 1), found(&cluster, 2)), (vec![], vec![]));
+    set_default(&mut cluster, UserNamespace::Private);
+    assert_eq!(found(&cluster, 1), ["userNamespace"]);
+    let change = ClusterSettingsChange { no_new_privileges: Some(true), ..Default::default() };
+    cluster.accept(Command::UpdateCluster { version: None, change, at: cluster.now });
+    assert_eq!(found(&cluster, 1), ["userNamespace", "noNewPrivileges"]);
+    assert_eq!(found(&cluster, 2), [""; 0], "it says itself what it has");
+    let (id, version, at) = (service_id(1), Some(cluster.version(1)), cluster.now);
+    cluster.accept(Command::UpdateService { id, version, spec: spec("web", 1), force: true, at });
+    assert_eq!(found(&cluster, 1), [""; 0]);
+}
+
+#[test]
 fn private_default_is_refused_for_what_cannot_have_it() {
     let mut cluster = TestCluster::with_nodes(1);
     set_default(&mut cluster, UserNamespace::Private);

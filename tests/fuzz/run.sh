@@ -11,6 +11,10 @@ shift || true
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(codec snapshot apply message dns network registry signature archive policy request)
 
+# The most bytes of an input, where the limits of what is read need more: those of a token, of a certificate request, of
+# the signatures of an image, and of an archive, whose entries have 512 bytes or more.
+declare -A longest=([registry]=$((80 << 10)) [request]=$((12 << 10)) [signature]=$((24 << 10)) [archive]=$((64 << 10)))
+
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=${CARGO_TARGET_DIR:-$root/target}/fuzz
@@ -41,7 +45,8 @@ for target in "${targets[@]}"; do
     mkdir -p "$learned" "$kept" "$findings"
     echo "== $target, $seconds s"
     if ! WARREN_FUZZ_TARGET=$target "$fuzzer" "$learned" "$kept" \
-        -max_total_time="$seconds" -max_len=4096 -timeout=20 -rss_limit_mb=1024 -malloc_limit_mb=64 \
+        -max_total_time="$seconds" -max_len="${longest[$target]:-4096}" \
+        -timeout=20 -rss_limit_mb=1024 -malloc_limit_mb=64 \
         -artifact_prefix="$findings/" -print_final_stats=1 2>"$work/$target.log"; then
         tail -n 60 "$work/$target.log" >&2
         echo "$target: found a defect; its input is in $findings, the full output in $work/$target.log" >&2

@@ -18,9 +18,12 @@ use crate::{Violation, Violations};
 
 /// The most bytes of a profile.
 const MAX_SECCOMP_PROFILE: usize = 64 << 10;
-/// The most pairs of a call and what is demanded of its arguments: each is at least one instruction of a filter, and
-/// the kernel takes so many (`BPF_MAXINSNS`).
-const MAX_CALL_RULES: usize = 4096;
+/// The most instructions of a filter that the kernel takes (`BPF_MAXINSNS`).
+const MAX_INSTRUCTIONS: usize = 4096;
+/// Instructions of `warren-exec` at the start of a filter, for each part of it, and in a part for each call.
+const START_INSTRUCTIONS: usize = 7;
+const PART_INSTRUCTIONS: usize = 5;
+const CALL_INSTRUCTIONS: usize = 2;
 /// The most violations of a profile that are reported.
 const MAX_VIOLATIONS: usize = 8;
 /// The largest error number of the kernel (`MAX_ERRNO`).
@@ -175,11 +178,19 @@ pub struct SeccompRule {
 }
 
 impl SeccompRule {
-    /// Pairs of a call and what is demanded of its arguments.
-    fn count(&self) -> usize {
+    /// Instructions of a filter for what is demanded of the arguments of one call.
+    fn instructions(&self) -> usize {
         let indexes: BTreeSet<u64> = self.arguments.iter().map(|argument| argument.index).collect();
         let alternatives = if indexes.len() < self.arguments.len() { self.arguments.len() } else { 1 };
-        self.names.len() * alternatives
+        let comparison = |argument: &SeccompArgument| match argument.operator {
+            SeccompOperator::Equal | SeccompOperator::NotEqual => 4,
+            SeccompOperator::MaskedEqual => 6,
+            SeccompOperator::Less
+            | SeccompOperator::LessOrEqual
+            | SeccompOperator::GreaterOrEqual
+            | SeccompOperator::Greater => 5,
+        };
+        3 * alternatives + self.arguments.iter().map(comparison).sum::<usize>()
     }
 }
 
@@ -313,11 +324,6 @@ impl SeccompProfile {
         let rules = syscalls.unwrap_or_default().into_iter().enumerate();
         let rules: Vec<Option<SeccompRule>> =
             rules.map(|(i, rule)| read_rule(&format!("syscalls[{i}]"), rule, &mut wrong)).collect();
-        let count: usize = rules.iter().flatten().map(SeccompRule::count).sum();
-        if count > MAX_CALL_RULES {
-            let message = format!("are {count} rules of one call each, more than {MAX_CALL_RULES}");
-            wrong.add("syscalls", message);
-        }
         let read = || {
             let (default_action, rules) = (default_action?, rules.into_iter().collect::<Option<_>>()?);
             Some(Self { default_action, default_errno: default_errno_ret, architectures, rules })
@@ -325,10 +331,37 @@ impl SeccompProfile {
         let read = read();
         if let Some(profile) = &read {
             profile.check_order(&mut wrong);
+            let count = profile.max_instructions();
+            if count > MAX_INSTRUCTIONS {
+                let message = format!(
+                    "are a filter of up to {count} instructions, and the kernel takes {MAX_INSTRUCTIONS}; use fewer \
+                     calls or conditions"
+                );
+                wrong.add("syscalls", message);
+            }
         }
         wrong.0.truncate(MAX_VIOLATIONS);
         let read = wrong.into_result(read)?;
         Ok(read.expect("what could not be read is a violation"))
+    }
+
+    /// How long the filter of `warren-exec` is at most: on a node that knows all calls, and where all rules apply. It
+    /// has a part for calls without a rule, in which those with one are listed unless the default allows all, and a
+    /// part for each action but to allow.
+    pub fn max_instructions(&self) -> usize {
+        let is_listed = |action: SeccompAction| action != SeccompAction::Allow;
+        let (mut actions, mut calls) = (BTreeSet::new(), BTreeSet::new());
+        let mut count = START_INSTRUCTIONS + PART_INSTRUCTIONS;
+        for rule in &self.rules {
+            let action = (rule.action.as_str(), rule.errno);
+            if is_listed(rule.action) && actions.insert(action) {
+                count += PART_INSTRUCTIONS;
+            }
+            let lists = [self.default_action, rule.action].into_iter().filter(|action| is_listed(*action));
+            let new = rule.names.iter().filter(|name| calls.insert((name.as_str(), action))).count();
+            count += lists.count() * (new * CALL_INSTRUCTIONS + rule.names.len() * rule.instructions());
+        }
+        count
     }
 
     /// Refuses rules with conditions for one call that do different things: which one of several that match counts is

@@ -205,18 +205,31 @@ fn rules_are_bounded() {
         let names = names.join("\",\"");
         with_rules(&format!(r#"{{"names":["{names}"],"action":"SCMP_ACT_ERRNO","args":[{args}]}}"#))
     };
-    let calls: Vec<String> = (0..64).map(|number| format!("call{number}")).collect();
-    assert!(SeccompProfile::parse(rule(&calls, &condition(64)).as_bytes()).is_ok());
-    let found = wrong(&rule(&calls, &condition(65)));
-    assert_eq!(found, ["syscalls: are 4160 rules of one call each, more than 4096"]);
+    let calls: Vec<String> = (0..300).map(|number| format!("call{number}")).collect();
+    let longest = rule(&calls[..8], &condition(72));
+    assert_eq!(SeccompProfile::parse(longest.as_bytes()).unwrap().max_instructions(), 4065);
+    let found = wrong(&rule(&calls[..8], &condition(73)));
+    let expected = "syscalls: are a filter of up to 4121 instructions, and the kernel takes 4096; use fewer calls or \
+                    conditions";
+    assert_eq!(found, [expected]);
     // A name that is repeated is one.
     let repeated = vec!["dup".to_owned(); 5000];
     let read = SeccompProfile::parse(rule(&repeated, &condition(100)).as_bytes()).unwrap();
     assert_eq!(read.rules[0].names, ["dup"]);
     // Conditions on several arguments are one.
     let both = r#"{"index":0,"value":1,"op":"SCMP_CMP_EQ"},{"index":1,"value":1,"op":"SCMP_CMP_EQ"}"#;
-    let calls: Vec<String> = (0..4096).map(|number| format!("c{number}")).collect();
     assert!(SeccompProfile::parse(rule(&calls, both).as_bytes()).is_ok());
+    // What is refused beside a default that refuses is listed twice, what is allowed once.
+    let beside = |count: usize, action: &str| {
+        let names: Vec<String> = (0..count).map(|number| format!("\"c{number}\"")).collect();
+        let names = names.join(",");
+        let json = format!(
+            r#"{{"defaultAction":"SCMP_ACT_KILL","syscalls":[{{"names":[{names}],"action":"{action}"}}]}}"#
+        );
+        SeccompProfile::parse(json.as_bytes()).is_ok()
+    };
+    assert!(beside(800, "SCMP_ACT_ALLOW") && !beside(820, "SCMP_ACT_ALLOW"));
+    assert!(beside(400, "SCMP_ACT_LOG") && !beside(420, "SCMP_ACT_LOG"));
 }
 
 #[test]

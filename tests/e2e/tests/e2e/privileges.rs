@@ -50,7 +50,13 @@ fn own_seccomp_profile_holds_in_the_container_and_beside_it() {
 #[test]
 fn tasks_take_the_default_of_the_cluster_for_new_privileges() {
     let world = NodeFixture::new();
+    world.create_script("early", &["--replicas", "0"], "exit");
     world.ok("cluster update --no-new-privileges on");
+    let weak = world.ok("cluster check-security");
+    assert!(weak.contains("a stricter default of the cluster: early (noNewPrivileges)"), "{weak}");
+    world.ok("service update early --force");
+    let weak = world.ok("cluster check-security");
+    assert!(!weak.contains("early"), "{weak}");
     let script = "awk '/^NoNewPrivs/ { print $2 }' /proc/self/status";
     let held = format!("{script}; trap exit TERM; sleep 1000 & wait");
     world.create_script("app", &[], &held);

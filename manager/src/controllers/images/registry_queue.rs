@@ -326,7 +326,7 @@ mod tests {
         let mut silent = JoinSet::new();
         for host in hosts {
             let queue = queue.clone();
-            silent.spawn(async move { queue.ask(question(&host, 1), || std::future::pending()).await });
+            silent.spawn(async move { queue.ask(question(&host, 1), std::future::pending).await });
         }
         for _ in 0..10 {
             tokio::task::yield_now().await;

@@ -1,5 +1,6 @@
 //! Single HTTP attempts: requests, and the interpretation of their answers.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,17 @@ use crate::reference::Reference;
 const CONTENT_DIGEST: &str = "docker-content-digest";
 /// Limit of an error body.
 const MAX_ERROR_BODY: u64 = 16 << 10;
+
+tokio::task_local! {
+    /// Whether the request that this task sends was redirected: errors of the HTTP client do not say so.
+    static IS_REDIRECTED: Cell<bool>;
+}
+
+/// Records that the request that this task sends is redirected.
+pub(super) fn note_redirect() {
+    // It fails where no request is sent.
+    let _ = IS_REDIRECTED.try_with(|is_redirected| is_redirected.set(true));
+}
 
 /// Selects a manifest by tag or digest.
 #[derive(Clone, Copy, Debug)]
@@ -217,10 +229,13 @@ impl Repository {
         what: &str,
         request: RequestBuilder,
     ) -> Result<Response, AttemptFailure> {
-        match tokio::time::timeout(self.policy.stall_timeout, request.send()).await {
-            Ok(answer) => answer.map_err(|error| self.broken(what, &error)),
-            Err(_) => Err(self.stalled(what)),
-        }
+        let sent = async {
+            match tokio::time::timeout(self.policy.stall_timeout, request.send()).await {
+                Ok(answer) => answer.map_err(|error| self.broken(what, &error)),
+                Err(_) => Err(self.stalled(what)),
+            }
+        };
+        IS_REDIRECTED.scope(Cell::new(false), sent).await
     }
 
     /// How the registry wants to be asked, if it says so in a known form.
@@ -234,13 +249,18 @@ impl Repository {
         response: &Response,
     ) -> Result<Option<AuthChallenge>, RegistryError> {
         let found = response.url();
-        if !Url::parse(&self.base).is_ok_and(|own| own.origin() == found.origin()) {
+        if !self.is_own(found) {
             let host = found.host_str().unwrap_or_default();
             let reason = format!("it redirects to {host}, which demands a login");
             return Err(self.invalid_answer(what, reason));
         }
         let demands = response.headers().get_all(WWW_AUTHENTICATE).iter();
         Ok(AuthChallenge::parse(demands.filter_map(|value| value.to_str().ok())))
+    }
+
+    /// Whether the registry has this address, and not its token service or another host.
+    fn is_own(&self, url: &Url) -> bool {
+        Url::parse(&self.base).is_ok_and(|own| own.origin() == url.origin())
     }
 
     /// A whole body of at most `limit` bytes.
@@ -323,9 +343,13 @@ impl Repository {
     /// Converts an error of the HTTP client. Its own text contains URLs, which may hold signatures.
     fn broken(&self, what: &str, error: &reqwest::Error) -> AttemptFailure {
         let (registry, what) = (self.registry.clone(), what.to_owned());
+        // The error has the first URL of the request also after redirects.
+        let is_own_host = error.is_connect()
+            && error.url().is_some_and(|url| self.is_own(url))
+            && IS_REDIRECTED.try_with(Cell::get).is_ok_and(|is_redirected| !is_redirected);
         if let Some(tls) = tls_error(error) {
             let reason = tls.to_string();
-            return RegistryError::Tls { registry, reason, advice: advice(tls) }.into();
+            return RegistryError::Tls { registry, reason, advice: advice(tls), is_own_host }.into();
         }
         let mut reason: &(dyn std::error::Error + 'static) = error;
         while let Some(source) = reason.source() {
@@ -339,7 +363,7 @@ impl Repository {
             return RegistryError::InvalidAnswer { registry, what, reason }.into();
         }
         match error.is_connect() {
-            true => RegistryError::Unreachable { registry, reason }.into(),
+            true => RegistryError::Unreachable { registry, reason, is_own_host }.into(),
             false => RegistryError::Broken { registry, what, reason }.into(),
         }
     }

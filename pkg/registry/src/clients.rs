@@ -12,7 +12,7 @@ use warren_types::image_reference::is_loopback_registry;
 
 use super::address_guard::{AddressGuard, GuardedResolver};
 use super::auth::RegistryAuth;
-use super::client::{Repository, TokenGuard};
+use super::client::{Repository, TokenGuard, note_redirect};
 use super::credentials::RegistryAccess;
 use super::error::RegistryError;
 use super::settings::{RegistryPolicy, RegistrySettings};
@@ -117,6 +117,7 @@ impl RegistryClients {
             registry: registry.to_owned(),
             reason: error.to_string(),
             advice: "check the system certificates of this machine",
+            is_own_host: false,
         })?;
         Ok(http.clone())
     }
@@ -172,6 +173,7 @@ fn client_for(settings: &RegistrySettings, kind: ClientKind) -> reqwest::Result<
 /// Blobs are often on another host. reqwest does not forward credentials to another host.
 fn redirects(guard: Option<AddressGuard>) -> Policy {
     Policy::custom(move |attempt| {
+        note_redirect();
         let Some(previous) = attempt.previous().last() else { return attempt.follow() };
         if previous.scheme() == "https" && attempt.url().scheme() != "https" {
             return attempt.error("redirect from TLS to plain HTTP");
@@ -239,6 +241,25 @@ mod tests {
                 matches!(refused, RegistryError::Forbidden { .. }) && !refused.is_transient(),
                 "{refused}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_failed_connection_to_the_registry_itself_concerns_all_its_images() {
+        // The listener is closed at the end of the statement.
+        let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+        let redirect =
+            server(&format!("307 There\r\nContent-Length: 0\r\nLocation: http://{dead}/x")).await;
+        let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{dead}/token\"");
+        let token_service = server(&format!("401 Who\r\nContent-Length: 0\r\n{challenge}")).await;
+        let mut settings = RegistrySettings::default();
+        settings.policy.max_tries = 1;
+        let clients = RegistryClients::new(settings);
+        for (host, expected) in [(&dead, true), (&redirect, false), (&token_service, false)] {
+            let reference = Reference::parse(&format!("{host}/web:1")).unwrap();
+            let error = clients.resolve(&reference, None).await.unwrap_err();
+            let RegistryError::Unreachable { is_own_host, .. } = &error else { panic!("{host}: {error}") };
+            assert_eq!(*is_own_host, expected, "{host}: {error}");
         }
     }
 

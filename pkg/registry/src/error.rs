@@ -62,6 +62,8 @@ pub enum RegistryError {
         registry: String,
         /// Error of name resolution or the connection.
         reason: String,
+        /// The connection was to the registry itself, and not to its token service or to where it redirects.
+        is_own_host: bool,
     },
     /// TLS failed; a retry does not help.
     #[error("TLS connection to registry {registry} failed: {reason}; {advice}")]
@@ -72,6 +74,8 @@ pub enum RegistryError {
         reason: String,
         /// What to do.
         advice: &'static str,
+        /// It was the handshake of a connection to the registry itself.
+        is_own_host: bool,
     },
     /// No data arrived within the stall timeout.
     #[error("registry {registry} stalled: no data for {what} in {silence:?}")]
@@ -212,9 +216,12 @@ mod tests {
     #[test]
     fn only_temporary_errors_are_transient() {
         let registry = || "r.io".to_owned();
-        assert!(RegistryError::Unreachable { registry: registry(), reason: String::new() }.is_transient());
+        let (reason, is_own_host) = (String::new(), true);
+        let unreachable = RegistryError::Unreachable { registry: registry(), reason, is_own_host };
+        assert!(unreachable.is_transient());
         assert!(!RegistryError::UnknownImage { registry: registry(), image: "a:1".into() }.is_transient());
-        let tls = RegistryError::Tls { registry: registry(), reason: String::new(), advice: "" };
+        let tls =
+            RegistryError::Tls { registry: registry(), reason: String::new(), advice: "", is_own_host };
         assert!(!tls.is_transient());
     }
 }

@@ -30,14 +30,14 @@ pub struct ResolveFailure {
 pub enum Reachability {
     /// It answered.
     Reached,
-    /// It, or its token service, was not reached: this concerns all its images.
+    /// No connection to its own host was established: this concerns all its images.
     Unreachable {
         /// Why, as a sentence that names no image.
         why: String,
-        /// There was a connection, and no answer: it may be so for a single image.
-        is_silent: bool,
     },
-    /// It was not asked.
+    /// A gateway answered in its place (502, 503 or 504).
+    Gateway,
+    /// It was not asked, or this may concern a single image.
     Unknown,
 }
 
@@ -45,11 +45,17 @@ impl From<RegistryError> for ResolveFailure {
     fn from(error: RegistryError) -> Self {
         use RegistryError as E;
         let reason = error.to_string();
-        let unreachable = |is_silent: bool| Reachability::Unreachable { why: reason.clone(), is_silent };
         let registry = match &error {
-            E::Unreachable { .. } | E::Tls { .. } => unreachable(false),
-            E::Stalled { .. } | E::Broken { .. } => unreachable(true),
-            E::Forbidden { .. } | E::NotRenewed { .. } => Reachability::Unknown,
+            E::Unreachable { is_own_host: true, .. } | E::Tls { is_own_host: true, .. } => {
+                Reachability::Unreachable { why: reason.clone() }
+            }
+            E::Busy { status, .. } if (502..=504).contains(&status.as_u16()) => Reachability::Gateway,
+            E::Unreachable { .. }
+            | E::Tls { .. }
+            | E::Stalled { .. }
+            | E::Broken { .. }
+            | E::Forbidden { .. }
+            | E::NotRenewed { .. } => Reachability::Unknown,
             E::UnknownImage { .. }
             | E::UnknownBlob { .. }
             | E::NeedsCredentials { .. }
@@ -97,10 +103,10 @@ impl Api {
         };
         let reference = Reference::parse(image.as_str()).map_err(|error| permanent(error.to_string()))?;
         let credentials = registry_credentials(state, &self.secret_object_key, image).map_err(permanent)?;
-        let late = |_| {
-            let reason = format!("its registry has no answer after {} s", RESOLVE_TIMEOUT.as_secs());
-            let registry = Reachability::Unreachable { why: reason.clone(), is_silent: true };
-            ResolveFailure { reason, is_transient: true, registry }
+        let late = |_| ResolveFailure {
+            reason: format!("its registry has no answer after {} s", RESOLVE_TIMEOUT.as_secs()),
+            is_transient: true,
+            registry: Reachability::Unknown,
         };
         let answer = timeout(RESOLVE_TIMEOUT, ask(reference, credentials)).await;
         answer.map_err(late)?.map_err(ResolveFailure::from)
@@ -117,4 +123,66 @@ fn registry_credentials(
     let plain = secret_object_key.open(object.id, sealed).map_err(|error| error.to_string())?;
     let Login { user, password, .. } = parse_login(&object.name, &plain)?;
     Ok(Some(RegistryCredentials { user, password }))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use warren_registry::Digest;
+
+    use super::*;
+
+    #[test]
+    fn only_a_failed_connection_to_its_own_host_means_that_a_registry_is_not_reached() {
+        use RegistryError as E;
+        let text = String::new;
+        let unreachable = |is_own_host| {
+            let (registry, reason) = ("r.lan".to_owned(), "no route".to_owned());
+            E::Unreachable { registry, reason, is_own_host }
+        };
+        let tls = |is_own_host| E::Tls { registry: text(), reason: text(), advice: "", is_own_host };
+        let busy = |status| E::Busy { registry: text(), what: text(), status, message: text() };
+        let cases = [
+            (tls(false), Reachability::Unknown),
+            (unreachable(false), Reachability::Unknown),
+            (E::Stalled { registry: text(), what: text(), silence: Duration::ZERO }, Reachability::Unknown),
+            (E::Broken { registry: text(), what: text(), reason: text() }, Reachability::Unknown),
+            (E::Forbidden { registry: text(), reason: text() }, Reachability::Unknown),
+            (E::NotRenewed { registry: text(), reason: text(), is_transient: true }, Reachability::Unknown),
+            (busy(StatusCode::BAD_GATEWAY), Reachability::Gateway),
+            (busy(StatusCode::SERVICE_UNAVAILABLE), Reachability::Gateway),
+            (busy(StatusCode::GATEWAY_TIMEOUT), Reachability::Gateway),
+            (busy(StatusCode::INTERNAL_SERVER_ERROR), Reachability::Reached),
+            (busy(StatusCode::TOO_MANY_REQUESTS), Reachability::Reached),
+            (E::UnknownImage { registry: text(), image: text() }, Reachability::Reached),
+            (
+                E::UnknownBlob { registry: text(), image: text(), digest: Digest::of(b"x") },
+                Reachability::Reached,
+            ),
+            (E::NeedsCredentials { registry: text(), image: text(), message: text() }, Reachability::Reached),
+            (
+                E::Denied { registry: text(), image: text(), user: text(), message: text() },
+                Reachability::Reached,
+            ),
+            (
+                E::Refused {
+                    registry: text(),
+                    what: text(),
+                    status: StatusCode::BAD_REQUEST,
+                    message: text(),
+                },
+                Reachability::Reached,
+            ),
+            (E::InvalidAnswer { registry: text(), what: text(), reason: text() }, Reachability::Reached),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(ResolveFailure::from(error.clone()).registry, expected, "{error:?}");
+        }
+        for error in [unreachable(true), tls(true)] {
+            let failure = ResolveFailure::from(error.clone());
+            let why = error.to_string();
+            assert_eq!(failure.registry, Reachability::Unreachable { why: why.clone() });
+            assert_eq!((failure.reason, failure.is_transient), (why, error.is_transient()));
+        }
+    }
 }

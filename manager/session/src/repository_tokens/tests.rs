@@ -36,7 +36,8 @@ fn silent() -> RegistryError {
 }
 
 fn unreachable() -> RegistryError {
-    RegistryError::Unreachable { registry: "r.lan".to_owned(), reason: "no route".to_owned() }
+    let (registry, reason) = ("r.lan".to_owned(), "no route".to_owned());
+    RegistryError::Unreachable { registry, reason, is_own_host: true }
 }
 
 #[tonic::async_trait]
@@ -72,7 +73,7 @@ impl ResolveNames for FakeRegistry {
             "public" => Ok(PullGrant::NotNeeded),
             "basic" => Ok(PullGrant::PasswordOnly),
             "offline" => Err(unreachable()),
-            "foreign" => Err(RegistryError::Tls { registry, reason, advice: "" }),
+            "foreign" => Err(RegistryError::Tls { registry, reason, advice: "", is_own_host: true }),
             "silent" => Err(silent()),
             "busy" => Err(busy()),
             "denied" => {

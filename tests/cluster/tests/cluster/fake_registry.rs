@@ -59,7 +59,7 @@ fn check_reachable(reference: &Reference) -> Result<(), RegistryError> {
         return Ok(());
     }
     let (registry, reason) = (reference.domain().to_owned(), "no route to host".to_owned());
-    Err(RegistryError::Unreachable { registry, reason })
+    Err(RegistryError::Unreachable { registry, reason, is_own_host: true })
 }
 
 #[tonic::async_trait]

@@ -39,7 +39,7 @@ impl ResolveNames for InterruptedRegistry {
             self.asked.fetch_add(1, Ordering::Relaxed);
             if !self.is_on.load(Ordering::Relaxed) {
                 let (registry, reason) = ("off.lan".to_owned(), "connection refused".to_owned());
-                return Err(RegistryError::Unreachable { registry, reason });
+                return Err(RegistryError::Unreachable { registry, reason, is_own_host: true });
             }
         }
         FakeRegistry.resolve(reference, credentials).await

@@ -1,18 +1,19 @@
 //! Asks registries what the images of services are while this manager leads. [`image_step`] decides.
 
+mod attempts;
 mod known_digests;
 mod registry_backoff;
 mod registry_queue;
+mod shared_values;
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use warren_api::Api;
-use warren_api::images::{ImportHolders, ResolveFailure, matching_rules};
+use warren_api::images::{ImportHolders, Reachability, ResolveFailure, matching_rules};
 use warren_control::RunOutcome;
 use warren_core::{Command, ImageStep, State, image_step, is_refresh, pin_command, unresolved_command};
 use warren_session::secret_delivery::newest_credential;
@@ -21,17 +22,15 @@ use warren_types::secret_object::registry_host;
 use warren_types::spec::{IMAGE_NOT_ADMITTED, IMAGE_NOT_RESOLVED};
 use warren_types::{CanonicalImage, ImageDigest, ImageReference, ServiceId, SignatureRule};
 
+use self::attempts::{Unresolved, repeat};
 use self::known_digests::KnownDigests;
 use self::registry_queue::{RegistryAnswer, RegistryQuestion, RegistryQueue};
 
-/// The wait after the first failure; doubles with each further one.
-const MIN_RETRY_DELAY: Duration = Duration::from_secs(2);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Attempts after which a known digest is used for an image that the service did not have before.
 const MIN_ATTEMPTS: u32 = 2;
 /// How long the registry is asked before a known digest is used although a user wants that of the registry.
 const REFRESH_TIME: Duration = Duration::from_secs(180);
-/// The most writes at once: those of users must not wait for those of all services.
+/// The most writes of pins at once, and of reasons: those of users must not wait for those of all services.
 const MAX_WRITES: usize = 256;
 
 /// Pins the images of services. Clones share which are being resolved.
@@ -41,7 +40,8 @@ pub struct ImagePinner {
     running: Arc<Mutex<BTreeMap<ServiceId, RunningStep>>>,
     queue: Arc<RegistryQueue>,
     known: Arc<KnownDigests>,
-    writes: Arc<Semaphore>,
+    pin_writes: Arc<Semaphore>,
+    reason_writes: Arc<Semaphore>,
     /// An import was recorded.
     imported: Arc<Notify>,
 }
@@ -54,13 +54,6 @@ struct RunningStep {
     import: Option<ImageDigest>,
 }
 
-/// Why an image is not resolved.
-struct Unresolved {
-    reason: String,
-    /// A digest that is known is better than none.
-    may_fall_back: bool,
-}
-
 impl ImagePinner {
     /// Asks registries as `api` does.
     pub fn new(api: Api) -> Self {
@@ -69,7 +62,8 @@ impl ImagePinner {
             running: Arc::default(),
             queue: Arc::new(RegistryQueue::new()),
             known: Arc::new(KnownDigests::new()),
-            writes: Arc::new(Semaphore::new(MAX_WRITES)),
+            pin_writes: Arc::new(Semaphore::new(MAX_WRITES)),
+            reason_writes: Arc::new(Semaphore::new(MAX_WRITES)),
             imported: Arc::default(),
         }
     }
@@ -104,33 +98,28 @@ impl ImagePinner {
     async fn resolve(&self, id: ServiceId, revision: u64) {
         let Some(ImageStep { image, .. }) = self.next_step(id, revision) else { return };
         let registry = self.queue.registry(&registry_host(&image));
-        let (began, mut attempts) = (Instant::now(), 0);
-        loop {
-            let mut imported = pin!(self.imported.notified());
-            imported.as_mut().enable();
-            let mut reached = pin!(registry.reached.notified());
-            reached.as_mut().enable();
-            let Some(step) = self.next_step(id, revision) else { return };
-            attempts += 1;
-            let is_pinned = match self.digest_of(&step).await {
-                Ok(digest) => self.pin(id, revision, &step.image, digest).await,
-                Err(unresolved) => {
-                    let known = match self.may_use_known(&unresolved, id, attempts, began.elapsed()) {
-                        true => self.known.find(&self.api, id, &step.image).await,
-                        false => None,
-                    };
-                    self.pin_known(id, revision, &step.image, known, &unresolved).await
-                }
-            };
-            if is_pinned {
-                return;
+        let began = Instant::now();
+        let attempt = || self.attempt(id, revision);
+        let find = |attempts: u32, unresolved: Unresolved| {
+            let may_use_known = self.may_use_known(&unresolved, id, attempts, began.elapsed());
+            let image = &image;
+            async move {
+                let known = match may_use_known {
+                    true => self.known.find(&self.api, id, image).await,
+                    false => None,
+                };
+                (known, unresolved)
             }
-            tokio::select! {
-                () = tokio::time::sleep(retry_delay(attempts)) => {}
-                () = imported => {}
-                () = reached => {}
-            }
-        }
+        };
+        let settle = |(known, unresolved)| self.pin_known(id, revision, &image, known, unresolved);
+        repeat(&self.imported, &registry.reached, attempt, find, settle).await;
+    }
+
+    /// Pins what an import or the registry says, unless nothing is to be done any more.
+    async fn attempt(&self, id: ServiceId, revision: u64) -> Result<(), Unresolved> {
+        let Some(step) = self.next_step(id, revision) else { return Ok(()) };
+        let digest = self.digest_of(&step).await?;
+        self.pin(id, revision, &step.image, digest).await
     }
 
     /// The next step, as long as this manager leads and the image of this revision is to be resolved.
@@ -153,16 +142,23 @@ impl ImagePinner {
                     let reason = format!(
                         "it was imported as {digest}, and nodes that may have it do not say so: {nodes}"
                     );
-                    return Err(Unresolved { reason, may_fall_back: false });
+                    return Err(Unresolved {
+                        reason: Some(reason),
+                        may_fall_back: false,
+                        is_unreachable: false,
+                    });
                 }
             }
         }
-        self.ask(image).await.map_err(|ResolveFailure { reason, is_transient, .. }| match imported {
-            None => Unresolved { reason, may_fall_back: is_transient },
-            Some(digest) => Unresolved {
-                reason: format!("no node that is READY has its import {digest} any more, and {reason}"),
-                may_fall_back: is_transient,
-            },
+        self.ask(image).await.map_err(|failure| {
+            let (is_unreachable, reason) = (is_unreachable(&failure), failure.reason);
+            let reason = match imported {
+                None => reason,
+                Some(digest) => {
+                    format!("no node that is READY has its import {digest} any more, and {reason}")
+                }
+            };
+            Unresolved { reason: Some(reason), may_fall_back: failure.is_transient, is_unreachable }
         })
     }
 
@@ -176,22 +172,28 @@ impl ImagePinner {
         self.queue.ask(question, request).await
     }
 
-    /// The digest, if it is signed as the admission policy demands.
-    async fn signed(&self, image: &ImageReference, digest: ImageDigest) -> RegistryAnswer {
-        let question = {
-            let published = self.api.store.read();
-            let rules = matching_rules(&published.state, image);
-            if rules.is_empty() {
-                return Ok(digest);
-            }
-            signature_question(&published.state, image, &digest, &rules)
-        };
+    /// Asks whether the digest is signed as these rules demand, which were those of the admission policy a moment ago.
+    async fn check_signed(
+        &self,
+        image: &ImageReference,
+        digest: &ImageDigest,
+        rules: &[(usize, SignatureRule)],
+    ) -> Result<(), ResolveFailure> {
+        if rules.is_empty() {
+            return Ok(());
+        }
+        let question = signature_question(&self.api.store.read().state, image, digest, rules);
         let request = || async {
             let published = self.api.store.read();
-            self.api.check_signatures(&published.state, image, &digest).await?;
+            if signature_rules(&published.state, image) != *rules {
+                let reason = "the admission policy was changed meanwhile".to_owned();
+                let registry = Reachability::Unknown;
+                return Err(ResolveFailure { reason, is_transient: true, registry });
+            }
+            self.api.check_signatures(&published.state, image, digest).await?;
             Ok(digest.clone())
         };
-        self.queue.ask(question, request).await
+        self.queue.ask(question, request).await.map(drop)
     }
 
     /// A digest that a user wants to be replaced is used only after a while.
@@ -210,53 +212,70 @@ impl ImagePinner {
         revision: u64,
         image: &ImageReference,
         known: Option<(ImageDigest, String)>,
-        Unresolved { reason, .. }: &Unresolved,
+        Unresolved { reason, .. }: Unresolved,
     ) -> bool {
+        let Some(reason) = reason else { return false };
         let Some((digest, origin)) = known else {
-            self.record(id, revision, &failure_text(image, reason)).await;
+            self.record(id, revision, &failure_text(image, &reason)).await;
             return false;
         };
+        if self.pin(id, revision, image, digest.clone()).await.is_err() {
+            return false;
+        }
         tracing::warn!(service = %id, %image, %digest, origin, reason, "using a known digest");
         let text = format!(
             "{IMAGE_NOT_RESOLVED} {image}: {reason}; the service uses {digest}, {origin}; `warren service update \
              --force` asks again"
         );
-        if !self.pin(id, revision, image, digest).await {
-            return false;
-        }
         self.record(id, revision, &text).await;
         true
     }
 
     /// Pins the digest, which must be signed if the admission policy demands it: this is the one way to a pin that
-    /// managers resolve. Returns whether the image is pinned.
-    async fn pin(&self, id: ServiceId, revision: u64, image: &ImageReference, digest: ImageDigest) -> bool {
-        let digest = match self.signed(image, digest).await {
-            Ok(digest) => digest,
-            Err(ResolveFailure { reason, .. }) => {
-                self.record(id, revision, &refusal_text(image, &reason)).await;
-                return false;
-            }
-        };
+    /// managers resolve. A refusal is recorded.
+    async fn pin(
+        &self,
+        id: ServiceId,
+        revision: u64,
+        image: &ImageReference,
+        digest: ImageDigest,
+    ) -> Result<(), Unresolved> {
+        let rules = signature_rules(&self.api.store.read().state, image);
+        let not_pinned =
+            |is_unreachable: bool| Unresolved { reason: None, may_fall_back: false, is_unreachable };
+        if let Err(failure) = self.check_signed(image, &digest, &rules).await {
+            self.record(id, revision, &refusal_text(image, &failure.reason)).await;
+            return Err(not_pinned(is_unreachable(&failure)));
+        }
         let now = self.api.clock.now();
-        self.propose(id, |state| Some(pin_command(state, id, revision, digest, now))).await
+        let command = |state: &State| {
+            let is_checked = signature_rules(state, image) == rules;
+            is_checked.then(|| pin_command(state, id, revision, digest, now))
+        };
+        match self.propose(id, &self.pin_writes, command).await {
+            true => Ok(()),
+            false => Err(not_pinned(false)),
+        }
     }
 
     /// Records the reason for users of all managers, unless the state has it.
     async fn record(&self, id: ServiceId, revision: u64, reason: &str) {
         let now = self.api.clock.now();
-        let command = |state: &State| {
-            let command = unresolved_command(state, id, revision, reason, now)?;
+        let command = |state: &State| unresolved_command(state, id, revision, reason, now);
+        if self.propose(id, &self.reason_writes, command).await {
             tracing::info!(service = %id, reason, "reason of an image has changed");
-            Some(command)
-        };
-        self.propose(id, command).await;
+        }
     }
 
-    /// Proposes what is to be written in the newest state. Returns whether it has that then.
-    async fn propose(&self, id: ServiceId, command: impl FnOnce(&State) -> Option<Command>) -> bool {
-        let _write = self.writes.acquire().await.expect("it is never closed");
-        let Some(command) = command(&self.api.store.read().state) else { return true };
+    /// Proposes what is to be written in the newest state, if anything is. Returns whether that was written.
+    async fn propose(
+        &self,
+        id: ServiceId,
+        writes: &Semaphore,
+        command: impl FnOnce(&State) -> Option<Command>,
+    ) -> bool {
+        let _write = writes.acquire().await.expect("it is never closed");
+        let Some(command) = command(&self.api.store.read().state) else { return false };
         let written = self.api.store.propose_locally(command).await;
         if let Err(error) = &written {
             tracing::debug!(service = %id, %error, "image not recorded; retrying");
@@ -269,7 +288,19 @@ impl ImagePinner {
         if running.get(&id).is_some_and(|running| running.revision == revision) {
             running.remove(&id);
         }
+        if running.is_empty() {
+            self.known.clear();
+        }
     }
+}
+
+/// What the admission policy demands of the image now: the numbers of its rules, and the rules.
+fn signature_rules(state: &State, image: &ImageReference) -> Vec<(usize, SignatureRule)> {
+    matching_rules(state, image).into_iter().map(|(number, rule)| (number, rule.clone())).collect()
+}
+
+fn is_unreachable(failure: &ResolveFailure) -> bool {
+    matches!(failure.registry, Reachability::Unreachable { .. })
 }
 
 fn failure_text(image: &ImageReference, reason: &str) -> String {
@@ -300,14 +331,9 @@ fn signature_question(
     state: &State,
     image: &ImageReference,
     digest: &ImageDigest,
-    rules: &[(usize, &SignatureRule)],
+    rules: &[(usize, SignatureRule)],
 ) -> RegistryQuestion {
-    let rules = rules.iter().map(|(number, rule)| (*number, (*rule).clone())).collect();
-    RegistryQuestion { signed: Some(digest.clone()), rules, ..question(state, image) }
-}
-
-fn retry_delay(attempts: u32) -> Duration {
-    MIN_RETRY_DELAY.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
+    RegistryQuestion { signed: Some(digest.clone()), rules: rules.to_vec(), ..question(state, image) }
 }
 
 #[cfg(test)]
@@ -315,12 +341,6 @@ mod tests {
     use warren_types::SignatureKey;
 
     use super::*;
-
-    #[test]
-    fn retries_become_rare() {
-        let delays = [1, 2, 5, 6, u32::MAX].map(|attempts| retry_delay(attempts).as_secs());
-        assert_eq!(delays, [2, 4, 32, 60, 60]);
-    }
 
     #[test]
     fn answer_is_of_the_rules_that_were_asked_for() {
@@ -331,7 +351,7 @@ mod tests {
             keys: vec![SignatureKey::Ed25519([key; 32])],
         };
         let (before, after) = (rule(1), rule(2));
-        let asked = |rule| signature_question(&state, &image, &digest, &[(0, rule)]);
+        let asked = |rule: &SignatureRule| signature_question(&state, &image, &digest, &[(0, rule.clone())]);
         assert_eq!(asked(&before), asked(&before));
         assert_ne!(asked(&before), asked(&after));
         assert_ne!(asked(&before), question(&state, &image));

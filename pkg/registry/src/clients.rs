@@ -248,8 +248,7 @@ mod tests {
     async fn only_a_failed_connection_to_the_registry_itself_concerns_all_its_images() {
         // The listener is closed at the end of the statement.
         let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-        let redirect =
-            server(&format!("307 There\r\nContent-Length: 0\r\nLocation: http://{dead}/x")).await;
+        let redirect = server(&format!("307 There\r\nContent-Length: 0\r\nLocation: http://{dead}/x")).await;
         let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{dead}/token\"");
         let token_service = server(&format!("401 Who\r\nContent-Length: 0\r\n{challenge}")).await;
         let mut settings = RegistrySettings::default();

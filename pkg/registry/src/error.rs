@@ -220,8 +220,7 @@ mod tests {
         let unreachable = RegistryError::Unreachable { registry: registry(), reason, is_own_host };
         assert!(unreachable.is_transient());
         assert!(!RegistryError::UnknownImage { registry: registry(), image: "a:1".into() }.is_transient());
-        let tls =
-            RegistryError::Tls { registry: registry(), reason: String::new(), advice: "", is_own_host };
+        let tls = RegistryError::Tls { registry: registry(), reason: String::new(), advice: "", is_own_host };
         assert!(!tls.is_transient());
     }
 }

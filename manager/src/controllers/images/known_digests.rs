@@ -1,15 +1,17 @@
 //! Digests of images that managers know without a registry.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use warren_api::Api;
 use warren_core::{earlier_pin, known_pins};
 use warren_store::PublishedState;
 use warren_types::{CanonicalImage, ImageDigest, ImageReference, ServiceId, ServiceName};
+
+use super::shared_values::SharedValues;
 
 /// How long the pins of all services are used again after the state changed: reading them takes a while, and as many
 /// services may ask for them as there are.
@@ -28,12 +30,13 @@ struct ReadPins {
 /// Finds them for all services.
 pub(super) struct KnownDigests {
     read: Mutex<Option<ReadPins>>,
-    queries: Semaphore,
+    queries: SharedValues<CanonicalImage, OnceCell<Option<ImageDigest>>>,
+    slots: Semaphore,
 }
 
 impl KnownDigests {
     pub fn new() -> Self {
-        Self { read: Mutex::default(), queries: Semaphore::new(MAX_QUERIES) }
+        Self { read: Mutex::default(), queries: SharedValues::new(), slots: Semaphore::new(MAX_QUERIES) }
     }
 
     /// A digest of the service's image that managers can vouch for, and where it is from.
@@ -47,10 +50,18 @@ impl KnownDigests {
         if let Some(known) = self.find_pin(&api.store.read(), id, &image) {
             return Some(known);
         }
-        let _query = self.queries.acquire().await.expect("it is never closed");
-        let published = api.store.read();
-        let digest = api.digest_on_managers(&published.state, &image).await?;
-        Some((digest, "that nodes of managers have under this name".to_owned()))
+        let query = self.queries.get(image.clone(), OnceCell::new);
+        let ask = || async {
+            let _slot = self.slots.acquire().await.expect("it is never closed");
+            let published = api.store.read();
+            api.digest_on_managers(&published.state, &image).await
+        };
+        let digest = query.get_or_init(ask).await.clone();
+        // Meanwhile another service may have a newer one.
+        if let Some(known) = self.find_pin(&api.store.read(), id, &image) {
+            return Some(known);
+        }
+        Some((digest?, "that nodes of managers have under this name".to_owned()))
     }
 
     fn find_pin(
@@ -68,14 +79,22 @@ impl KnownDigests {
     }
 
     fn pins(&self, published: &PublishedState, now: Instant) -> PinsByImage {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let is_usable = |known: &&ReadPins| known.index == published.index || now < known.at + MAX_AGE;
-        if let Some(known) = read.as_ref().filter(is_usable) {
-            return Arc::clone(&known.pins);
-        }
-        let pins = Arc::new(known_pins(&published.state));
-        *read = Some(ReadPins { pins: Arc::clone(&pins), index: published.index, at: now });
-        pins
+        let known = self.read().as_ref().filter(is_usable).map(|known| Arc::clone(&known.pins));
+        known.unwrap_or_else(|| {
+            let pins = Arc::new(known_pins(&published.state));
+            *self.read() = Some(ReadPins { pins: Arc::clone(&pins), index: published.index, at: now });
+            pins
+        })
+    }
+
+    fn read(&self) -> MutexGuard<'_, Option<ReadPins>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees what was read.
+    pub fn clear(&self) {
+        *self.read() = None;
     }
 }
 

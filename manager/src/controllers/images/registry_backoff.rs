@@ -28,8 +28,8 @@ pub(super) enum Admission {
 #[derive(Debug, Default)]
 pub(super) struct RegistryBackoff {
     outage: Option<Outage>,
-    /// The image of the last question without an answer, unless another one got an answer after it.
-    silent_image: Option<String>,
+    /// When the last answer came.
+    answered_at: Option<Instant>,
 }
 
 /// A registry that is not reached.
@@ -46,6 +46,11 @@ impl RegistryBackoff {
         self.outage.as_ref().filter(|outage| now < outage.until).map(|outage| &outage.failure)
     }
 
+    /// The failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.outage.as_ref().map_or(0, |outage| outage.backoff.failures())
+    }
+
     /// Whether a question is asked now. After [`Admission::Probe`] the others are refused until its answer is recorded.
     pub fn admit(&mut self, now: Instant) -> Admission {
         match &mut self.outage {
@@ -58,42 +63,37 @@ impl RegistryBackoff {
         }
     }
 
-    /// Records the answer to an admitted question about `image`; `chance` selects the back-off. Returns whether the
+    /// Records the answer to a question that was admitted at `began`; `chance` selects the back-off. Returns whether the
     /// registry is reached again.
     pub fn record(
         &mut self,
         is_probe: bool,
-        image: &str,
         answer: Result<(), &ResolveFailure>,
+        began: Instant,
         now: Instant,
         chance: u64,
     ) -> bool {
         let Some(failure) = answer.err().filter(|failure| failure.registry != Reachability::Reached) else {
-            self.silent_image = None;
+            self.answered_at = Some(now);
             return self.outage.take().is_some();
         };
-        let Reachability::Unreachable { why, is_silent } = &failure.registry else {
-            if let Some(outage) = self.outage.as_mut().filter(|_| is_probe) {
-                outage.until = now;
-            }
-            return false;
-        };
-        let is_known = self.outage.is_some();
-        if is_known && !is_probe {
-            // It was asked before that was known.
+        if self.answered_at.is_some_and(|answered_at| began < answered_at) {
             return false;
         }
-        if *is_silent && !is_known {
-            let earlier = self.silent_image.replace(image.to_owned());
-            if earlier.is_none_or(|earlier| earlier == image) {
-                return false;
+        match (&failure.registry, &mut self.outage) {
+            (Reachability::Unreachable { why }, outage) if is_probe || outage.is_none() => {
+                let earlier = outage.take().map(|outage| outage.backoff);
+                let mut backoff = earlier.unwrap_or_else(|| Backoff::new(MIN_DELAY, MAX_DELAY));
+                let until = now + backoff.next_delay(chance);
+                let failure = ResolveFailure { reason: why.clone(), ..failure.clone() };
+                *outage = Some(Outage { failure, backoff, until });
             }
+            (Reachability::Gateway, Some(outage)) if is_probe => {
+                outage.until = now + outage.backoff.next_delay(chance);
+            }
+            (Reachability::Unknown, outage) if is_probe => *outage = None,
+            _ => {}
         }
-        let earlier = self.outage.take().map(|outage| outage.backoff);
-        let mut backoff = earlier.unwrap_or_else(|| Backoff::new(MIN_DELAY, MAX_DELAY));
-        let until = now + backoff.next_delay(chance);
-        let failure = ResolveFailure { reason: why.clone(), ..failure.clone() };
-        self.outage = Some(Outage { failure, backoff, until });
         false
     }
 }
@@ -102,8 +102,8 @@ impl RegistryBackoff {
 mod tests {
     use super::*;
 
-    fn unreachable(why: &str, is_silent: bool) -> ResolveFailure {
-        let registry = Reachability::Unreachable { why: why.to_owned(), is_silent };
+    fn unreachable(why: &str) -> ResolveFailure {
+        let registry = Reachability::Unreachable { why: why.to_owned() };
         ResolveFailure { reason: why.to_owned(), is_transient: true, registry }
     }
 
@@ -130,34 +130,39 @@ mod tests {
             self.registry.admit(self.at(seconds))
         }
 
-        /// Records the answer with the shortest back-off.
-        fn record(
+        /// Records the answer to a question that was asked at the same moment, with the shortest back-off.
+        fn record(&mut self, admission: &Admission, answer: Result<(), &ResolveFailure>, at: u64) -> bool {
+            self.record_late(admission, answer, at, at)
+        }
+
+        fn record_late(
             &mut self,
             admission: &Admission,
-            image: &str,
             answer: Result<(), &ResolveFailure>,
-            at: u64,
+            began: u64,
+            now: u64,
         ) -> bool {
-            let now = self.at(at);
-            self.registry.record(*admission == Admission::Probe, image, answer, now, 0)
+            let (began, now) = (self.at(began), self.at(now));
+            self.registry.record(*admission == Admission::Probe, answer, began, now, 0)
         }
     }
 
     #[test]
     fn one_question_is_asked_after_each_backoff() {
         let mut it = BackoffFixture::new();
-        let refused = unreachable("no route", false);
+        let refused = unreachable("no route");
         assert_eq!(it.admit(0), Admission::Request);
-        it.record(&Admission::Request, "a", Err(&refused), 0);
+        it.record(&Admission::Request, Err(&refused), 0);
         let (mut now, mut delays) = (0, Vec::new());
-        for _ in 0..7 {
+        for failures in 1..8 {
+            assert_eq!(it.registry.failures(), failures);
             let asked = (now..).find(|second| it.registry.failure(it.at(*second)).is_none()).unwrap();
             assert_eq!(it.admit(asked - 1), Admission::Refused(refused.clone()));
             assert_eq!(it.admit(asked), Admission::Probe);
             assert_eq!(it.admit(asked + 10), Admission::Refused(refused.clone()), "while it is asked");
             delays.push(asked - now);
             now = asked + 20;
-            assert!(!it.record(&Admission::Probe, "b", Err(&refused), now));
+            assert!(!it.record_late(&Admission::Probe, Err(&refused), asked, now));
         }
         assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
     }
@@ -166,7 +171,7 @@ mod tests {
     fn backoff_is_chosen_at_random() {
         let mut it = BackoffFixture::new();
         let now = it.at(0);
-        it.registry.record(false, "a", Err(&unreachable("no route", false)), now, u64::MAX);
+        it.registry.record(false, Err(&unreachable("no route")), now, now, u64::MAX);
         assert!(matches!(it.admit(1), Admission::Refused(_)));
         assert_eq!(it.admit(2), Admission::Probe);
     }
@@ -175,13 +180,13 @@ mod tests {
     fn any_answer_ends_the_outage() {
         for answer in [Ok(()), Err(failure(Reachability::Reached))] {
             let mut it = BackoffFixture::new();
-            it.record(&Admission::Request, "a", Err(&unreachable("no route", false)), 0);
+            it.record(&Admission::Request, Err(&unreachable("no route")), 0);
             assert_eq!(it.admit(1), Admission::Probe);
-            assert!(it.record(&Admission::Probe, "a", answer.as_ref().copied(), 2));
-            assert!(!it.record(&Admission::Request, "a", answer.as_ref().copied(), 2), "the second time");
+            assert!(it.record(&Admission::Probe, answer.as_ref().copied(), 2));
+            assert!(!it.record(&Admission::Request, answer.as_ref().copied(), 2), "the second time");
             assert_eq!(it.admit(2), Admission::Request);
             // The next outage begins with the shortest back-off.
-            it.record(&Admission::Request, "a", Err(&unreachable("no route", false)), 3);
+            it.record(&Admission::Request, Err(&unreachable("no route")), 3);
             assert_eq!(it.admit(4), Admission::Probe);
         }
     }
@@ -189,59 +194,72 @@ mod tests {
     #[test]
     fn answer_about_one_image_concerns_no_other() {
         let mut it = BackoffFixture::new();
-        for registry in [Reachability::Reached, Reachability::Unknown] {
-            assert!(!it.record(&Admission::Request, "a", Err(&failure(registry)), 0));
+        for registry in [Reachability::Reached, Reachability::Gateway, Reachability::Unknown] {
+            assert!(!it.record(&Admission::Request, Err(&failure(registry)), 0));
             assert_eq!(it.admit(0), Admission::Request);
         }
     }
 
     #[test]
-    fn silence_concerns_all_images_if_a_second_one_has_no_answer() {
+    fn gateway_neither_begins_nor_ends_an_outage() {
         let mut it = BackoffFixture::new();
-        let silent = unreachable("no answer", true);
-        for seconds in 0..3 {
-            it.record(&Admission::Request, "slow", Err(&silent), seconds);
-            assert_eq!(it.admit(seconds), Admission::Request, "it may be slow for one image");
-        }
-        it.record(&Admission::Request, "other", Ok(()), 3);
-        it.record(&Admission::Request, "slow", Err(&silent), 4);
-        assert_eq!(it.admit(4), Admission::Request);
-        it.record(&Admission::Request, "other", Err(&silent), 5);
-        assert_eq!(it.admit(5), Admission::Refused(silent.clone()));
-        assert_eq!(it.admit(6), Admission::Probe);
-        it.record(&Admission::Probe, "other", Err(&silent), 6);
-        assert_eq!(it.admit(7), Admission::Refused(silent));
+        let refused = unreachable("no route");
+        it.record(&Admission::Request, Err(&refused), 0);
+        assert_eq!(it.admit(1), Admission::Probe);
+        assert!(!it.record(&Admission::Probe, Err(&failure(Reachability::Gateway)), 1));
+        assert_eq!(it.admit(2), Admission::Refused(refused));
+        assert_eq!(it.admit(3), Admission::Probe, "after the next back-off");
     }
 
     #[test]
     fn questions_that_were_asked_before_do_not_lengthen_the_backoff() {
         let mut it = BackoffFixture::new();
         for reason in ["no route", "refused"] {
-            it.record(&Admission::Request, reason, Err(&unreachable(reason, false)), 0);
+            it.record(&Admission::Request, Err(&unreachable(reason)), 0);
         }
-        assert_eq!(it.admit(0), Admission::Refused(unreachable("no route", false)));
+        assert_eq!(it.admit(0), Admission::Refused(unreachable("no route")));
         assert_eq!(it.admit(1), Admission::Probe);
     }
 
     #[test]
-    fn probe_without_a_result_lets_the_next_one_ask() {
+    fn question_that_was_asked_before_the_last_answer_begins_no_outage() {
         let mut it = BackoffFixture::new();
-        let refused = unreachable("no route", false);
-        it.record(&Admission::Request, "a", Err(&refused), 0);
+        let refused = unreachable("no route");
+        it.record(&Admission::Request, Ok(()), 5);
+        it.record_late(&Admission::Request, Err(&refused), 4, 9);
+        assert_eq!(it.admit(9), Admission::Request);
+        it.record_late(&Admission::Request, Err(&refused), 6, 9);
+        assert_eq!(it.admit(9), Admission::Refused(refused));
+    }
+
+    #[test]
+    fn probe_without_a_result_ends_the_outage() {
+        let mut it = BackoffFixture::new();
+        it.record(&Admission::Request, Err(&unreachable("no route")), 0);
+        let unknown = failure(Reachability::Unknown);
+        it.record(&Admission::Request, Err(&unknown), 0);
+        assert!(matches!(it.admit(0), Admission::Refused(_)), "it was no probe");
         assert_eq!(it.admit(1), Admission::Probe);
-        it.record(&Admission::Probe, "a", Err(&failure(Reachability::Unknown)), 2);
-        assert_eq!(it.admit(2), Admission::Probe);
-        // Its caller ended.
-        assert_eq!(it.admit(3), Admission::Refused(refused));
-        assert_eq!(it.admit(42), Admission::Probe);
+        assert!(!it.record(&Admission::Probe, Err(&unknown), 2), "it may not be reached");
+        assert_eq!(it.admit(2), Admission::Request);
+    }
+
+    #[test]
+    fn probe_whose_caller_ended_is_followed_by_another() {
+        let mut it = BackoffFixture::new();
+        let refused = unreachable("no route");
+        it.record(&Admission::Request, Err(&refused), 0);
+        assert_eq!(it.admit(1), Admission::Probe);
+        assert_eq!(it.admit(40), Admission::Refused(refused));
+        assert_eq!(it.admit(41), Admission::Probe);
     }
 
     #[test]
     fn others_have_the_sentence_of_the_registry() {
         let mut it = BackoffFixture::new();
         let reason = "the signature was not checked: no route".to_owned();
-        let of_image = ResolveFailure { reason, ..unreachable("no route", false) };
-        it.record(&Admission::Request, "a", Err(&of_image), 0);
-        assert_eq!(it.admit(0), Admission::Refused(unreachable("no route", false)));
+        let of_image = ResolveFailure { reason, ..unreachable("no route") };
+        it.record(&Admission::Request, Err(&of_image), 0);
+        assert_eq!(it.admit(0), Admission::Refused(unreachable("no route")));
     }
 }

@@ -1,8 +1,7 @@
 //! Limits how many registries are asked at once, asks once for what several services wait for, and asks a registry that
 //! is not reached for all of them.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OnceCell, Semaphore};
 use tokio::time::Instant;
@@ -11,15 +10,17 @@ use warren_control::{RandomSource, system_random};
 use warren_types::{ImageDigest, SecretObjectId, SignatureRule};
 
 use super::registry_backoff::{Admission, RegistryBackoff};
+use super::shared_values::SharedValues;
 
 /// The most requests at once, to registries that were reached or not asked before.
 const MAX_CONCURRENT: usize = 16;
-/// The most requests at once to registries that were not reached: they must not delay the others.
-const MAX_PROBES: usize = 8;
+/// The most requests at once to registries that were not reached, and as many to those that were not reached for long:
+/// they must not delay the others.
+const MAX_PROBES: usize = 4;
+/// Failures in a row after which a registry was not reached for long.
+const MANY_FAILURES: u32 = 6;
 /// The most requests to one registry at once: one that does not answer must not delay the others.
 const MAX_PER_REGISTRY: usize = 2;
-/// The number of values from which on unused ones are removed.
-const MIN_SHARED: usize = 64;
 
 /// What a registry is asked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,14 +65,21 @@ impl Registry {
     fn backoff(&self) -> MutexGuard<'_, RegistryBackoff> {
         self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// # Errors
+    /// The failure that all questions have now.
+    fn check_reachable(&self) -> Result<(), ResolveFailure> {
+        self.backoff().failure(Instant::now()).cloned().map_or(Ok(()), Err)
+    }
 }
 
 /// Requests that run or wait.
 pub(super) struct RegistryQueue {
     slots: Semaphore,
     probes: Semaphore,
-    registries: Mutex<SharedValues<String, Registry>>,
-    running: Mutex<SharedValues<RegistryQuestion, OnceCell<RegistryAnswer>>>,
+    late_probes: Semaphore,
+    registries: SharedValues<String, Registry>,
+    running: SharedValues<RegistryQuestion, OnceCell<RegistryAnswer>>,
     chance: RandomSource,
 }
 
@@ -80,21 +88,16 @@ impl RegistryQueue {
         Self {
             slots: Semaphore::new(MAX_CONCURRENT),
             probes: Semaphore::new(MAX_PROBES),
-            registries: Mutex::new(SharedValues::new()),
-            running: Mutex::new(SharedValues::new()),
+            late_probes: Semaphore::new(MAX_PROBES),
+            registries: SharedValues::new(),
+            running: SharedValues::new(),
             chance: system_random(),
         }
     }
 
     /// The registry with this host and port. What is known of it is forgotten when nobody has it any more.
     pub fn registry(&self, host: &str) -> Arc<Registry> {
-        let mut registries = self.registries.lock().unwrap_or_else(PoisonError::into_inner);
-        registries.get(host.to_owned(), Registry::new)
-    }
-
-    fn running(&self, question: RegistryQuestion) -> Arc<OnceCell<RegistryAnswer>> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.get(question, OnceCell::new)
+        self.registries.get(host.to_owned(), Registry::new)
     }
 
     /// The answer to the question, by `request` unless the same question is being asked, or the failure of a registry
@@ -104,56 +107,38 @@ impl RegistryQueue {
         F: Future<Output = RegistryAnswer>,
     {
         let registry = self.registry(&question.registry);
-        let known = registry.backoff().failure(Instant::now()).cloned();
-        if let Some(failure) = known {
-            return Err(question.refusal(failure));
-        }
-        let answer = self.running(question.clone());
+        registry.check_reachable().map_err(|failure| question.refusal(failure))?;
+        let answer = self.running.get(question.clone(), OnceCell::new);
         let limited = || async {
             let _registry = registry.slots.acquire().await.expect("it is never closed");
-            let admission = registry.backoff().admit(Instant::now());
-            let (is_probe, slots) = match admission {
-                Admission::Request => (false, &self.slots),
-                Admission::Probe => (true, &self.probes),
-                Admission::Refused(failure) => return Err(question.refusal(failure)),
+            registry.check_reachable()?;
+            let failures = registry.backoff().failures();
+            let slots = match failures {
+                0 => &self.slots,
+                1..MANY_FAILURES => &self.probes,
+                _ => &self.late_probes,
             };
             let _slot = slots.acquire().await.expect("it is never closed");
+            let began = Instant::now();
+            let admission = registry.backoff().admit(began);
+            let is_probe = match admission {
+                Admission::Request => false,
+                Admission::Probe => true,
+                Admission::Refused(failure) => return Err(failure),
+            };
             let answer = request().await;
             let (asked, now, chance) = (answer.as_ref().map(|_| ()), Instant::now(), (self.chance)());
-            let is_reached_again = registry.backoff().record(is_probe, &question.image, asked, now, chance);
+            let is_reached_again = registry.backoff().record(is_probe, asked, began, now, chance);
             if is_reached_again {
                 registry.reached.notify_waiters();
             }
-            answer
+            Ok::<RegistryAnswer, ResolveFailure>(answer)
         };
-        answer.get_or_init(limited).await.clone()
-    }
-}
-
-/// Values that exist as long as someone uses them.
-struct SharedValues<K, V> {
-    values: BTreeMap<K, Weak<V>>,
-    /// The number of entries from which on unused ones are removed.
-    limit: usize,
-}
-
-impl<K: Ord, V> SharedValues<K, V> {
-    fn new() -> Self {
-        Self { values: BTreeMap::new(), limit: MIN_SHARED }
-    }
-
-    fn get(&mut self, key: K, make: impl FnOnce() -> V) -> Arc<V> {
-        if let Some(existing) = self.values.get(&key).and_then(Weak::upgrade) {
-            return existing;
+        // A refusal is not kept: whoever shares the question may come after the end of the outage.
+        match answer.get_or_try_init(limited).await {
+            Ok(answer) => answer.clone(),
+            Err(failure) => Err(question.refusal(failure)),
         }
-        if self.values.len() >= self.limit {
-            self.values.retain(|_, value| value.strong_count() > 0);
-            // Looking at all entries for each new one would take quadratic time.
-            self.limit = MIN_SHARED.max(2 * self.values.len());
-        }
-        let made = Arc::new(make());
-        self.values.insert(key, Arc::downgrade(&made));
-        made
     }
 }
 
@@ -167,6 +152,7 @@ mod tests {
     use tokio::time::{advance, timeout};
     use warren_api::images::Reachability;
 
+    use super::super::shared_values::MIN_SHARED;
     use super::*;
 
     fn question(registry: &str, image: u32) -> RegistryQuestion {
@@ -234,6 +220,7 @@ mod tests {
         queue.ask(question("r.example", 1), again).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 2);
     }
+
     /// A registry that may be off, and the number of requests to it.
     #[derive(Default)]
     struct FakeRegistry {
@@ -249,7 +236,7 @@ mod tests {
                 return answer();
             }
             let why = "no route".to_owned();
-            let registry = Reachability::Unreachable { why: why.clone(), is_silent: false };
+            let registry = Reachability::Unreachable { why: why.clone() };
             Err(ResolveFailure { reason: why, is_transient: true, registry })
         }
 
@@ -308,32 +295,84 @@ mod tests {
         for image in 0..1000 {
             queue.ask(question(&format!("r{image}.example"), image), || async { answer() }).await.unwrap();
         }
-        assert!(queue.registries.lock().unwrap().values.len() <= MIN_SHARED);
-        assert!(queue.running.lock().unwrap().values.len() <= MIN_SHARED);
+        assert!(queue.registries.count() <= MIN_SHARED);
+        assert!(queue.running.count() <= MIN_SHARED);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_question_that_is_shared_is_asked_when_it_may_be() {
+        let (queue, fake) = (Arc::new(RegistryQueue::new()), Arc::new(FakeRegistry::default()));
+        let shared = queue.running.get(question("off.example", 7), OnceCell::new);
+        let registry = queue.registry("off.example");
+        // Both slots are taken, so that the question waits until the registry is known to be off.
+        let slots = registry.slots.acquire_many(2).await.unwrap();
+        let mut asking = pin!(queue.ask(question("off.example", 7), || fake.request()));
+        assert!(timeout(Duration::from_secs(1), asking.as_mut()).await.is_err());
+        let failure = fake.request().await.unwrap_err();
+        let now = Instant::now();
+        registry.backoff().record(false, Err(&failure), now, now, 0);
+        drop(slots);
+        assert_eq!(asking.await, Err(failure));
+        assert_eq!((fake.asked(), shared.get()), (1, None));
+        fake.is_on.store(true, Ordering::Relaxed);
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(queue.ask(question("off.example", 7), || fake.request()).await, answer());
+    }
+
+    /// As many registries as twice the requests at once, each of which was not reached so many times in a row.
+    async fn off(queue: &RegistryQueue, failures: u32) -> Vec<(String, Arc<Registry>)> {
+        let fake = FakeRegistry::default();
+        let hosts = (0..2 * MAX_CONCURRENT).map(|number| format!("off{failures}-{number}.example"));
+        let off: Vec<_> = hosts.map(|host| (host.clone(), queue.registry(&host))).collect();
+        for _ in 0..failures {
+            for (host, _) in &off {
+                queue.ask(question(host, 1), || fake.request()).await.unwrap_err();
+            }
+            advance(Duration::from_secs(60)).await;
+        }
+        assert!(off.iter().all(|(_, registry)| registry.backoff().failures() == failures));
+        off
     }
 
     #[tokio::test(start_paused = true)]
     async fn registries_that_are_not_reached_leave_requests_to_the_others() {
-        let (queue, fake) = (Arc::new(RegistryQueue::new()), Arc::new(FakeRegistry::default()));
-        let hosts: Vec<String> =
-            (0..2 * MAX_CONCURRENT).map(|number| format!("off{number}.example")).collect();
-        let _known: Vec<Arc<Registry>> = hosts.iter().map(|host| queue.registry(host)).collect();
-        for host in &hosts {
-            queue.ask(question(host, 1), || fake.request()).await.unwrap_err();
-        }
-        advance(Duration::from_secs(60)).await;
-        // They are asked again, and are silent now.
+        let queue = Arc::new(RegistryQueue::new());
+        let (late, early) = (off(&queue, MANY_FAILURES).await, off(&queue, 1).await);
+        let ask_one = |host: String| {
+            let queue = queue.clone();
+            async move {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                let asked = queue.ask(question(&host, 2), || async { answer() });
+                timeout(Duration::from_secs(1), asked).await.expect("it does not wait for the others")
+            }
+        };
         let mut silent = JoinSet::new();
-        for host in hosts {
+        let mut ask_silent = |hosts: &[(String, Arc<Registry>)]| {
+            for (host, _) in hosts.iter().cloned() {
+                let queue = queue.clone();
+                silent.spawn(async move { queue.ask(question(&host, 1), std::future::pending).await });
+            }
+        };
+        ask_silent(&late);
+        assert_eq!(ask_one(early[0].0.clone()).await, answer());
+        ask_silent(&early[1..]);
+        assert_eq!(ask_one("other.example".to_owned()).await, answer());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions_are_not_refused_while_a_registry_waits_to_be_asked() {
+        let queue = Arc::new(RegistryQueue::new());
+        let off = off(&queue, 1).await;
+        let mut silent = JoinSet::new();
+        for (host, _) in off.clone() {
             let queue = queue.clone();
             silent.spawn(async move { queue.ask(question(&host, 1), std::future::pending).await });
         }
-        for _ in 0..10 {
-            tokio::task::yield_now().await;
-        }
-        let other = queue.ask(question("other.example", 1), || async { answer() });
-        let other = timeout(Duration::from_secs(1), other).await;
-        assert_eq!(other.expect("it does not wait for the others"), answer());
+        assert!(timeout(Duration::from_secs(1), silent.join_next()).await.is_err());
+        let is_asked = |(_, registry): &&(String, Arc<Registry>)| registry.check_reachable().is_err();
+        assert_eq!(off.iter().filter(is_asked).count(), MAX_PROBES);
     }
 
     #[test]

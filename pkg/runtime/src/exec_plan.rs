@@ -22,17 +22,17 @@ use crate::spec::bits;
 const MAX_FILTERS: usize = 64;
 /// The most instructions of a filter (`BPF_MAXINSNS`).
 const MAX_INSTRUCTIONS: usize = 4096;
-/// Calls after Linux 6.12, which libseccomp may know and the compiler does not. Other unknown names are of other
-/// architectures, and no program makes those calls here.
-const NEWER_CALLS: [&str; 8] = [
-    "setxattrat",
-    "getxattrat",
-    "listxattrat",
-    "removexattrat",
-    "open_tree_attr",
-    "file_getattr",
-    "file_setattr",
-    "listns",
+/// Calls after Linux 6.12 with their numbers on all architectures, which libseccomp may know and the compiler does not.
+/// Other unknown names are of other architectures, and no program makes those calls here.
+const NEWER_CALLS: [(&str, u32); 8] = [
+    ("setxattrat", 463),
+    ("getxattrat", 464),
+    ("listxattrat", 465),
+    ("removexattrat", 466),
+    ("open_tree_attr", 467),
+    ("file_getattr", 468),
+    ("file_setattr", 469),
+    ("listns", 470),
 ];
 /// The largest error number of the kernel.
 const MAX_ERRNO: u32 = 4095;
@@ -42,6 +42,8 @@ const ENOSYS: u32 = 38;
 const ALLOW: i32 = SECCOMP_RET_ALLOW.cast_signed();
 /// Stands for the next part of a filter: with a number that no profile has.
 const PASS: u32 = SECCOMP_RET_TRACE | SECCOMP_RET_DATA;
+/// On x86_64 the first number of calls of x32, which are those of others with one more bit.
+const X32_CALLS: u32 = 0x4000_0000;
 /// Instructions at the start of each program of the compiler. The number of the call is loaded after them.
 const ARCHITECTURE_CHECK: usize = 3;
 /// Codes of instructions (linux/bpf_common.h): of a word of the call, of jumps, and of a constant that is returned.
@@ -117,7 +119,7 @@ fn filters(profile: &oci::LinuxSeccomp) -> Result<Vec<Vec<u8>>, String> {
     let newest = match profile.default_action() {
         // Maybe by a tracer, which should support calls that are newer than the profile.
         Action::ScmpActAllow | Action::ScmpActLog | Action::ScmpActTrace => None,
-        _ => numbers.values().copied().max(),
+        _ => newest_call(profile, &numbers),
     };
     let key = sources.iter().map(Value::to_string).chain(newest.map(|newest| newest.to_string()));
     let key = key.collect::<String>();
@@ -160,6 +162,15 @@ fn action(kind: Action, errno: Option<u32>) -> Result<FilterAction, String> {
 fn call_numbers(profile: &oci::LinuxSeccomp) -> BTreeMap<&str, u32> {
     let names = profile.syscalls().iter().flatten().flat_map(|rule| rule.names());
     names.filter_map(|name| Some((name.as_str(), number_of(name)?))).collect()
+}
+
+/// The largest number of the calls that the profile names, if that is not 0: runc takes 0 for none.
+fn newest_call(profile: &oci::LinuxSeccomp, numbers: &BTreeMap<&str, u32>) -> Option<u32> {
+    let names = profile.syscalls().iter().flatten().flat_map(|rule| rule.names());
+    let newer = names.filter_map(|name| {
+        NEWER_CALLS.iter().find(|(newer, _)| *newer == name.as_str()).map(|(_, number)| *number)
+    });
+    numbers.values().copied().chain(newer).max().filter(|newest| *newest > 0)
 }
 
 /// One program for calls without a rule, which passes those that have one, and one for each action that is not to
@@ -208,7 +219,8 @@ fn rules_by_call<'a>(
         // Without the data, which is an error number.
         let is_stricter = action.0 >> 16 < default.0 >> 16;
         let is_known = |name: &&String| numbers.contains_key(name.as_str());
-        let is_newer = |name: &&String| NEWER_CALLS.contains(&name.as_str()) && !is_known(name);
+        let is_newer =
+            |name: &&String| NEWER_CALLS.iter().any(|(newer, _)| *newer == name.as_str()) && !is_known(name);
         if is_stricter && let Some(name) = syscall.names().iter().find(is_newer) {
             return Err(format!(
                 "refuses {name}, which health checks and `exec` could still call; leave it out, or list what is \
@@ -302,24 +314,25 @@ fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
 }
 
 /// Answers calls above the newest one that a profile names as a kernel does that does not know them, so that the C
-/// library does without them. runc does the same.
-fn newer_calls(newest: u32) -> [sock_filter; 3] {
-    [
-        instruction(LOAD, 0, 0, 0),
-        instruction(JUMP_IF_ABOVE, 0, 1, newest),
-        instruction(RETURN, 0, 0, SECCOMP_RET_ERRNO | ENOSYS),
-    ]
+/// library does without them. runc does the same, on x86_64 for numbers without the bit of x32.
+fn newer_calls(newest: u32) -> BpfProgram {
+    let mut program = vec![instruction(LOAD, 0, 0, 0)];
+    if cfg!(target_arch = "x86_64") {
+        program.push(instruction(JUMP_IF_NOT_BELOW, 2, 0, X32_CALLS));
+    }
+    program.push(instruction(JUMP_IF_ABOVE, 0, 1, newest));
+    program.push(instruction(RETURN, 0, 0, SECCOMP_RET_ERRNO | ENOSYS));
+    program
 }
 
-/// Kills what makes calls of x32, whose numbers are those of others with one more bit. No call has the number -1: a
-/// tracer sets it to skip one.
+/// Kills what makes calls of x32. No call has the number -1: a tracer sets it to skip one.
 fn foreign_calls() -> BpfProgram {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();
     }
     vec![
         instruction(LOAD, 0, 0, 0),
-        instruction(JUMP_IF_NOT_BELOW, 0, 2, 0x4000_0000),
+        instruction(JUMP_IF_NOT_BELOW, 0, 2, X32_CALLS),
         instruction(JUMP_IF_EQUAL, 1, 0, u32::MAX),
         instruction(RETURN, 0, 0, SECCOMP_RET_KILL_PROCESS),
     ]

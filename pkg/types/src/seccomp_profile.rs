@@ -21,7 +21,7 @@ const MAX_SECCOMP_PROFILE: usize = 64 << 10;
 /// The most instructions of a filter that the kernel takes (`BPF_MAXINSNS`).
 const MAX_INSTRUCTIONS: usize = 4096;
 /// Instructions of `warren-exec` at the start of a filter, for each part of it, and in a part for each call.
-const START_INSTRUCTIONS: usize = 7;
+const START_INSTRUCTIONS: usize = 8;
 const PART_INSTRUCTIONS: usize = 5;
 const CALL_INSTRUCTIONS: usize = 2;
 /// The most violations of a profile that are reported.
@@ -280,11 +280,28 @@ impl SeccompProfile {
         Self::parse(text.as_bytes()).map(|_| text)
     }
 
-    /// Reads a profile, of at most 64 KiB.
+    /// Reads a profile, of at most 64 KiB, whose filter is not too long on any node.
     ///
     /// # Errors
     /// The first violations with their paths in the profile, or that it is no JSON of a profile.
     pub fn parse(json: &[u8]) -> Result<Self, Violations> {
+        let profile = Self::parse_accepted(json)?;
+        let count = profile.max_instructions();
+        if count > MAX_INSTRUCTIONS {
+            let message = format!(
+                "are a filter of up to {count} instructions, and the kernel takes {MAX_INSTRUCTIONS}; use fewer calls \
+                 or conditions"
+            );
+            return Err(Violation::new("syscalls", message).into());
+        }
+        Ok(profile)
+    }
+
+    /// Reads a profile that a manager accepted, whatever [`Self::max_instructions`] is now: a node compiles the filter.
+    ///
+    /// # Errors
+    /// As of [`SeccompProfile::parse`].
+    pub fn parse_accepted(json: &[u8]) -> Result<Self, Violations> {
         if json.len() > MAX_SECCOMP_PROFILE {
             let message = format!("has {} bytes, more than {MAX_SECCOMP_PROFILE}", json.len());
             return Err(Violation::new("", message).into());
@@ -331,14 +348,6 @@ impl SeccompProfile {
         let read = read();
         if let Some(profile) = &read {
             profile.check_order(&mut wrong);
-            let count = profile.max_instructions();
-            if count > MAX_INSTRUCTIONS {
-                let message = format!(
-                    "are a filter of up to {count} instructions, and the kernel takes {MAX_INSTRUCTIONS}; use fewer \
-                     calls or conditions"
-                );
-                wrong.add("syscalls", message);
-            }
         }
         wrong.0.truncate(MAX_VIOLATIONS);
         let read = wrong.into_result(read)?;
@@ -347,13 +356,17 @@ impl SeccompProfile {
 
     /// How long the filter of `warren-exec` is at most: on a node that knows all calls, and where all rules apply. It
     /// has a part for calls without a rule, in which those with one are listed unless the default allows all, and a
-    /// part for each action but to allow.
+    /// part for each action but to allow. Rules that do the same as the default have no effect.
     pub fn max_instructions(&self) -> usize {
         let is_listed = |action: SeccompAction| action != SeccompAction::Allow;
         let (mut actions, mut calls) = (BTreeSet::new(), BTreeSet::new());
         let mut count = START_INSTRUCTIONS + PART_INSTRUCTIONS;
+        let default = effect(self.default_action, self.default_errno);
         for rule in &self.rules {
-            let action = (rule.action.as_str(), rule.errno);
+            let action = effect(rule.action, rule.errno);
+            if action == default {
+                continue;
+            }
             if is_listed(rule.action) && actions.insert(action) {
                 count += PART_INSTRUCTIONS;
             }
@@ -368,14 +381,10 @@ impl SeccompProfile {
     /// the order of libseccomp, by argument, operator and value, not that of the profile. Rules that do the same as the
     /// default have no effect.
     fn check_order(&self, wrong: &mut Violations) {
-        let result = |action: SeccompAction, errno: Option<u32>| match action {
-            SeccompAction::Errno | SeccompAction::Trace => (action, errno.unwrap_or(EPERM)),
-            _ => (action, 0),
-        };
-        let default = result(self.default_action, self.default_errno);
+        let default = effect(self.default_action, self.default_errno);
         let mut known = BTreeMap::new();
         for (i, rule) in self.rules.iter().enumerate().filter(|(_, rule)| !rule.arguments.is_empty()) {
-            let own = result(rule.action, rule.errno);
+            let own = effect(rule.action, rule.errno);
             if own == default {
                 continue;
             }
@@ -391,6 +400,15 @@ impl SeccompProfile {
                 }
             }
         }
+    }
+}
+
+/// An action and its error, equal for all that do the same.
+fn effect(action: SeccompAction, errno: Option<u32>) -> (&'static str, u32) {
+    match action {
+        SeccompAction::Errno | SeccompAction::Trace => (action.as_str(), errno.unwrap_or(EPERM)),
+        SeccompAction::Kill => (SeccompAction::KillThread.as_str(), 0),
+        _ => (action.as_str(), 0),
     }
 }
 

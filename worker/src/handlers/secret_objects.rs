@@ -303,7 +303,7 @@ impl SecretObjects for TmpfsSecretObjects {
         let Some(name) = task.spec.seccomp.config() else { return Ok(None) };
         let id = task.id;
         let json = self.run_blocking("read", move |folders| fs::read(folders.path(&id).join(SECCOMP_FILE)));
-        let parsed = SeccompProfile::parse(&json.await?);
+        let parsed = SeccompProfile::parse_accepted(&json.await?);
         parsed.map(Some).map_err(|source| SecretObjectsError::Seccomp { name: name.clone(), source })
     }
 

@@ -76,6 +76,7 @@ fn list(architectures: AllowedArchitectures) -> Option<Vec<oci::Arch>> {
     let mut list = match std::env::consts::ARCH {
         "x86_64" => vec![oci::Arch::ScmpArchX86_64, oci::Arch::ScmpArchX86, oci::Arch::ScmpArchX32],
         "aarch64" => vec![oci::Arch::ScmpArchAarch64, oci::Arch::ScmpArchArm],
+        "riscv64" => vec![oci::Arch::ScmpArchRiscv64],
         // Without a list libseccomp uses its own architecture.
         _ => return None,
     };

@@ -33,22 +33,27 @@ pub(in crate::spec) fn resolve(
     let document = json!({
         "defaultAction": default_action.as_str(),
         "defaultErrnoRet": default_errno,
-        // Without a list libseccomp uses its own architecture.
         "architectures": (!architectures.is_empty()).then_some(architectures),
         "syscalls": (!rules.is_empty()).then_some(rules),
     });
     serde_json::from_value(document).expect("all words of profiles are those of the specification")
 }
 
+/// With that of the machine: libseccomp adds it to each list, but runc answers new calls with ENOSYS for those that are
+/// listed only.
 fn architectures_here(architectures: &SeccompArchitectures) -> Vec<SeccompArchitecture> {
-    match architectures {
+    let here = MACHINE.map(|(here, _)| here);
+    let mut list = match architectures {
         SeccompArchitectures::Listed(list) => list.clone(),
         SeccompArchitectures::Mapped(entries) => {
-            let of_machine = entries.iter().find(|(own, _)| MACHINE.is_some_and(|(here, _)| *own == here));
-            let list = of_machine.map(|(own, others)| [&[*own][..], &others[..]].concat());
-            list.unwrap_or_default()
+            let of_machine = entries.iter().find(|(own, _)| Some(*own) == here);
+            of_machine.map(|(_, others)| others.clone()).unwrap_or_default()
         }
+    };
+    if let Some(here) = here.filter(|here| !list.contains(here)) {
+        list.insert(0, here);
     }
+    list
 }
 
 fn applies(rule: &SeccompRule, granted: CapabilitySet, kernel: (u32, u32)) -> bool {
@@ -101,6 +106,10 @@ mod tests {
         resolve(&profile, CapabilitySet::from_mask(granted), kernel)
     }
 
+    fn native() -> Option<Vec<oci::Arch>> {
+        MACHINE.map(|(here, _)| vec![serde_json::from_value(json!(here.as_str())).unwrap()])
+    }
+
     /// The names of the rules that apply.
     fn rules(profile: &oci::LinuxSeccomp) -> Vec<String> {
         profile.syscalls().iter().flatten().flat_map(|rule| rule.names().clone()).collect()
@@ -135,7 +144,7 @@ mod tests {
         ]}"#;
         let profile = resolved(json, 0, (6, 1));
         assert_eq!((profile.default_action(), profile.default_errno_ret()), (Action::ScmpActErrno, Some(38)));
-        assert_eq!(*profile.architectures(), None);
+        assert_eq!(*profile.architectures(), native());
         let [rule] = profile.syscalls().as_deref().unwrap() else { panic!("{profile:?}") };
         assert_eq!((rule.action(), rule.errno_ret()), (Action::ScmpActErrno, Some(5)));
         let [argument] = rule.args().as_deref().unwrap() else { panic!("{rule:?}") };
@@ -181,8 +190,15 @@ mod tests {
             Some((SeccompArchitecture::Aarch64, _)) => {
                 Some(vec![oci::Arch::ScmpArchAarch64, oci::Arch::ScmpArchArm])
             }
-            _ => None,
+            _ => native(),
         };
         assert_eq!(*resolved(json, 0, (6, 1)).architectures(), expected);
+        let here = MACHINE.map_or("SCMP_ARCH_X86_64", |(here, _)| here.as_str());
+        for (listed, count) in [("", 1), ("\"SCMP_ARCH_S390X\"", 2), ("\"SCMP_ARCH_S390X\", \"HERE\"", 2)] {
+            let listed = listed.replace("HERE", here);
+            let json = format!(r#"{{"defaultAction": "SCMP_ACT_ALLOW", "architectures": [{listed}]}}"#);
+            let found = resolved(&json, 0, (6, 1)).architectures().clone().unwrap();
+            assert!(found.len() == count && found.contains(&native().unwrap()[0]), "{listed}: {found:?}");
+        }
     }
 }

@@ -11,8 +11,9 @@ shift || true
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(codec snapshot apply message dns network registry signature archive policy request)
 
-# The most bytes of an input, where the limits of what is read need more: those of a token, of a certificate request, of
-# the signatures of an image, and of an archive, whose entries have 512 bytes or more.
+# The most bytes of an input, where 4096 are too few: more than the limits of a token, of a certificate request and of
+# what a signature signs, and an archive of a hundred entries, each of which has 512 bytes or more. The limits of an
+# archive and of a manifest with signatures are beyond that, since long inputs are slow.
 declare -A longest=([registry]=$((80 << 10)) [request]=$((12 << 10)) [signature]=$((24 << 10)) [archive]=$((64 << 10)))
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -207,8 +207,8 @@ fn earlier_defaults(cluster: &ClusterState) -> CheckView {
         let weaker: Vec<&str> = fields.iter().map(String::as_str).filter(is_weaker).collect();
         (!weaker.is_empty()).then(|| format!("{name} ({})", weaker.join(", ")))
     });
-    let hint =
-        "`warren service update NAME --force` replaces the tasks of a service by tasks with the defaults";
+    let hint = "`warren service update NAME --force` replaces the tasks of a service by tasks with the defaults; or, \
+                where that is refused, `--user-namespace host`";
     let message = "services that have not taken a stricter default of the cluster";
     check("defaults of the cluster", &Vec::from_iter(found), message, hint)
 }

@@ -231,7 +231,7 @@ impl Serialize for ServiceRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.document {
             Some(document) => document.serialize(serializer),
-            None => serializer.serialize_none(),
+            None => Err(serde::ser::Error::custom("only its summary was fetched")),
         }
     }
 }
@@ -412,6 +412,8 @@ mod tests {
         let row = ServiceRow::try_from(v1::Service { uncreated_tasks: 998_900, ..wire() }).unwrap();
         assert_eq!(row.progress, "998,900 not created: no room");
         assert_eq!(serde_json::json!(row)["replicas"]["uncreated"], 998_900);
+        let summary = ServiceRow::try_from(v1::ServiceSummary::from(&wire())).unwrap();
+        assert!(serde_json::to_value(summary).is_err(), "it has no document");
         assert_eq!(
             ["7", "1,000", "1,234,567"],
             [7, 1_000, 1_234_567].map(with_separators).each_ref().map(|it| &**it)

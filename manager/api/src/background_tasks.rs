@@ -33,19 +33,24 @@ async fn query_manager(client: Option<PeersClient<Channel>>) -> Result<v1::ListN
 }
 
 impl Api {
-    /// The background tasks of all reachable managers and the managers that did not reply.
-    pub(super) async fn all_background_tasks(&self) -> v1::ListBackgroundTasksResponse {
+    /// The background tasks of all reachable managers, or of that one, and the managers that did not reply.
+    pub(super) async fn background_tasks_of(
+        &self,
+        only: Option<MemberId>,
+    ) -> v1::ListBackgroundTasksResponse {
         let published = self.store.read();
         let state = &published.state;
+        let is_asked = |member: MemberId| only.is_none_or(|only| only == member);
         let mut queries = JoinSet::new();
-        for member in
-            state.members().map(|member| member.member_id).filter(|member| *member != self.member_id)
-        {
+        let others = state.members().map(|member| member.member_id).filter(|id| *id != self.member_id);
+        for member in others.filter(|id| is_asked(*id)) {
             let client = self.peers.client(member);
             queries.spawn(async move { (member, query_manager(client).await) });
         }
         let mut replies: ManagerReplies = queries.join_all().await.into_iter().collect();
-        replies.insert(self.member_id, Ok(self.local_background_tasks()));
+        if is_asked(self.member_id) {
+            replies.insert(self.member_id, Ok(self.local_background_tasks()));
+        }
         merge(state, replies)
     }
 

@@ -162,7 +162,7 @@ impl cluster_server::Cluster for Api {
         &self,
         _: Request<v1::ListBackgroundTasksRequest>,
     ) -> Result<Response<v1::ListBackgroundTasksResponse>, Status> {
-        Ok(Response::new(self.all_background_tasks().await))
+        Ok(Response::new(self.background_tasks_of(None).await))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

@@ -35,7 +35,7 @@ impl Api {
                 .filter_map(|(id, address)| Some((state.network(id)?.name.to_string(), address.to_string())))
                 .collect(),
             digest: service.pins.get(&service.revision.number).map(ToString::to_string).unwrap_or_default(),
-            earlier_defaults: state.earlier_defaults(service).map(str::to_owned).collect(),
+            earlier_defaults: state.earlier_defaults(service).into_iter().map(str::to_owned).collect(),
         }
     }
 

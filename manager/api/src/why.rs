@@ -80,21 +80,20 @@ impl Api {
     }
 
     /// Adds the failures of renewals and, for a manager, when its certificate ends: nodes reported that of their own.
+    /// For the certificate of a manager only that one is asked, unless it is being removed.
     async fn observe_certificates(&self, state: &State, target: &WhyTarget, found: &mut Observations) {
         let member = match target {
             WhyTarget::Certificate(CertificateHolder::Manager(id)) => state.member_of_manager(id),
             _ => None,
         };
-        let certificates = async {
-            match member {
-                Some(_) => self.manager_certificates(state).await,
-                None => BTreeMap::new(),
-            }
-        };
-        let (certificates, listed) = tokio::join!(certificates, self.all_background_tasks());
+        if member.is_some_and(|member| member.removing) {
+            return;
+        }
+        let only = member.map(|member| member.member_id);
+        let certificate = async { self.manager_certificate(only?).await };
+        let (validity, listed) = tokio::join!(certificate, self.background_tasks_of(only));
         let failures = RenewalFailures::of(listed.background_tasks);
         if let Some(member) = member {
-            let validity = certificates.get(&member.member_id).cloned();
             let renewal_error = failures.managers.get(member.name.as_str()).cloned();
             let report = CertificateReport { validity, renewal_error };
             found.manager_certificates.insert(member.manager_id, report);

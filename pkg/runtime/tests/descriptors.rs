@@ -7,6 +7,7 @@
 #[path = "suite/world.rs"]
 mod world;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -33,22 +34,33 @@ async fn exec_leaves_no_open_file() {
     };
     echo().await;
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let open = descriptors();
+    // Those of a program are closed a moment after its end.
+    let (open, repeated) = (Cell::new(0), Cell::new(0));
+    let is_settled = || async {
+        let found = descriptors();
+        repeated.set(if open.replace(found) == found { repeated.get() + 1 } else { 0 });
+        repeated.get() == 20
+    };
+    eventually("the number of open files stays the same", is_settled).await;
+    let open = open.get();
     for _ in 0..50 {
         echo().await;
     }
     let sleep = command(&["sleep", "7777"]);
+    let runs = || {
+        let commands = std::fs::read_dir("/proc").unwrap().flatten();
+        commands
+            .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+            .any(|line| line.starts_with(b"sleep\x007777"))
+    };
+    let seen = world.runtime.exec(&holds.id, &sleep).await.unwrap();
+    eventually("the program runs", || async { runs() }).await;
+    drop(seen);
     for millis in 0..10 {
         drop(timeout(Duration::from_millis(millis), world.runtime.exec(&holds.id, &sleep)).await);
     }
     eventually("no file stays open", || async { descriptors() <= open }).await;
-    let no_program_runs = || async {
-        let commands = std::fs::read_dir("/proc").unwrap().flatten();
-        !commands
-            .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-            .any(|line| line.starts_with(b"sleep\x007777"))
-    };
-    eventually("no program stays", no_program_runs).await;
+    eventually("no program stays", || async { !runs() }).await;
     end(&world.runtime, &holds).await;
     world.assert_clean().await;
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tonic::transport::Channel;
 use warren_consensus::{ConfState, PeerProgress};
 use warren_control::BoxError;
 use warren_core::{State, StateDigest};
 use warren_proto::v1;
+use warren_proto::v1::peers_client::PeersClient;
 use warren_store::PublishedState;
 use warren_store::durability;
 use warren_store::state_comparison::{self, StateDivergence};
@@ -31,16 +33,18 @@ pub(super) struct ManagerStatuses {
     was_queried: bool,
 }
 
+async fn query_status(mut client: PeersClient<Channel>) -> Option<v1::StatusResponse> {
+    let answer = timeout(REPLY_TIMEOUT, client.status(v1::StatusRequest {})).await;
+    Some(answer.ok()?.ok()?.into_inner())
+}
+
 impl Api {
     /// Queries all other managers in `state` in parallel.
     pub(super) async fn manager_statuses(&self, state: &State) -> ManagerStatuses {
         let mut queries = JoinSet::new();
         for member in state.members().map(|member| member.member_id).filter(|id| *id != self.member_id) {
-            let Some(mut client) = self.peers.control_client(member) else { continue };
-            queries.spawn(async move {
-                let answer = timeout(REPLY_TIMEOUT, client.status(v1::StatusRequest {})).await;
-                Some((member, answer.ok()?.ok()?.into_inner()))
-            });
+            let Some(client) = self.peers.control_client(member) else { continue };
+            queries.spawn(async move { Some((member, query_status(client).await?)) });
         }
         let own = self.own_status();
         let mut replies = BTreeMap::from([(self.member_id, own)]);
@@ -99,14 +103,13 @@ impl Api {
         others.map(|member| member.name.to_string()).collect()
     }
 
-    /// When the certificates of the managers that reply were issued, and when they end.
-    pub(crate) async fn manager_certificates(&self, state: &State) -> BTreeMap<MemberId, Range<Timestamp>> {
-        let statuses = self.manager_statuses(state).await;
-        let validity = |reply: &v1::StatusResponse| {
-            Some(Timestamp(reply.certificate_issued_at?)..Timestamp(reply.certificate_expires_at?))
+    /// When the certificate of that manager was issued, and when it ends, if it replies.
+    pub(crate) async fn manager_certificate(&self, member: MemberId) -> Option<Range<Timestamp>> {
+        let status = match member == self.member_id {
+            true => self.own_status(),
+            false => query_status(self.peers.control_client(member)?).await?,
         };
-        let replies = statuses.replies.iter();
-        replies.filter_map(|(member, reply)| Some((*member, validity(reply)?))).collect()
+        Some(Timestamp(status.certificate_issued_at?)..Timestamp(status.certificate_expires_at?))
     }
 
     /// Starts the periodic comparison of the state digests of all managers.

@@ -39,18 +39,26 @@ impl State {
         settings.unwrap_or(DEFAULT_NODE_CERTIFICATE_LIFETIME)
     }
 
-    /// The fields of a service's task whose default in the cluster was changed after its revision took it.
-    pub fn earlier_defaults(&self, service: &Service) -> impl Iterator<Item = &'static str> {
-        let Revision { task, user_namespace, default_no_new_privileges, .. } = &*service.revision;
-        let differing = self.cluster.as_ref().map(|cluster| {
-            let ClusterSettings { default_user_namespace, no_new_privileges, .. } = &cluster.settings;
+    /// The fields of a service's task whose default in the cluster was changed after its revision took it, or an
+    /// earlier revision that live tasks have.
+    pub fn earlier_defaults(&self, service: &Service) -> BTreeSet<&'static str> {
+        let Some(cluster) = &self.cluster else { return BTreeSet::new() };
+        let ClusterSettings { default_user_namespace, no_new_privileges, .. } = &cluster.settings;
+        let is_live = |earlier: &&Arc<Revision>| {
+            let users = self.index.revision_users.get(&(service.id, earlier.number));
+            users.is_some_and(|users| users.live > 0)
+        };
+        let differing = |revision: &Arc<Revision>| {
+            let Revision { task, user_namespace, default_no_new_privileges, .. } = &**revision;
             let takes_privileges = task.no_new_privileges == NoNewPrivileges::Default;
             [
                 ("userNamespace", task.user_namespace.is_none() && user_namespace != default_user_namespace),
                 ("noNewPrivileges", takes_privileges && default_no_new_privileges != no_new_privileges),
             ]
-        });
-        differing.into_iter().flatten().filter(|(_, differs)| *differs).map(|(field, _)| field)
+        };
+        let revisions = service.history.iter().filter(is_live).chain([&service.revision]);
+        let fields = revisions.flat_map(differing).filter(|(_, differs)| *differs);
+        fields.map(|(field, _)| field).collect()
     }
 
     /// Services by name, from the first after `last`; all of them for `None`. `take` a page, and continue

@@ -1,17 +1,18 @@
 //! Requests about services, and the errors for invalid ones.
 
 use tonic::Code;
-use warren_client::Error;
+use warren_client::{Error, NodeChange};
 use warren_proto::convert::stored_service_spec;
 use warren_proto::v1::service_spec::Mode;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::{Problem, v1};
 use warren_types::{
     ClusterSettings, ClusterSettingsChange, Id, Mount, MountSource, Protocol, PublishMode, PublishedPort,
-    SecretObjectMount, ServiceId,
+    SecretObjectMount, ServiceId, ServiceMode,
 };
 
-use crate::fixture::{CallerKind, ManagerFixture, new_id, spec};
+use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::worker::ScriptedWorker;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_is_managed_over_tls_and_socket() {
@@ -145,30 +146,71 @@ async fn lists_come_in_pages() {
     check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["pageToken"]);
 }
 
+fn published() -> PublishedPort {
+    PublishedPort {
+        host_ip: None,
+        host_port: 8080,
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        mode: PublishMode::Host,
+        prefer_local: false,
+        client_affinity: false,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_are_limited_to_names_and_to_summaries() {
     let world = ManagerFixture::new().await;
     let client = world.local().await;
-    for name in ["web", "web-2", "db"] {
+    let label_add = [("zone".to_owned(), "a".to_owned())].into();
+    client.nodes().update("n1", &NodeChange { label_add, ..NodeChange::default() }).await.unwrap();
+    for name in ["web", "web-2", "web-each", "db"] {
         let mut spec = spec(name, 3);
         spec.labels = [("tier".to_owned(), name.to_owned())].into();
         spec.task.command = Some(vec!["run".into()]);
+        if name == "web-each" {
+            (spec.mode, spec.per) = (ServiceMode::Global, Some("node.labels.zone".parse().unwrap()));
+            spec.ports = vec![published()];
+        }
         client.services().create(new_id(), &spec).await.unwrap();
     }
     let services = client.services().named("web");
+    let mut worker = ScriptedWorker::dial(&world).await;
+    let run = async {
+        // Until managers have nothing to write any more.
+        loop {
+            worker.apply_assignment().await;
+            let found = services.list().await.unwrap();
+            let is_complete = |service: &v1::Service| {
+                let rollout = service.rollout.as_ref().unwrap();
+                let runs = rollout.total > 0 && service.running == rollout.total;
+                runs && rollout.state() == v1::RolloutState::Completed
+            };
+            if found.iter().all(is_complete) {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(WAIT_DEADLINE, run).await.expect("all tasks run");
     let whole = services.list().await.unwrap();
     let short = services.summaries_as(|summary| summary).await.unwrap();
-    assert_eq!((whole.len(), short.len()), (2, 2));
+    let shown = |it: &v1::ServiceSummary| {
+        (it.name.clone(), it.global, it.per.clone(), it.ports.len(), it.running, it.replicas)
+    };
+    let expected = [
+        ("web".to_owned(), false, String::new(), 0, 3, 3),
+        ("web-2".to_owned(), false, String::new(), 0, 3, 3),
+        ("web-each".to_owned(), true, "node.labels.zone".to_owned(), 1, 1, 1),
+    ];
+    assert_eq!(short.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!(whole.len(), short.len());
     for (whole, short) in whole.into_iter().zip(&short) {
-        let mut expected = v1::ServiceSummary::from(&whole);
-        // What managers do meanwhile.
-        (expected.version, expected.rollout) = (short.version, short.rollout.clone());
-        assert_eq!(*short, expected);
-        assert_eq!((short.replicas, short.labels.len(), short.image.is_empty()), (3, 1, false));
+        assert_eq!(*short, v1::ServiceSummary::from(&whole));
+        assert_eq!((short.labels.len(), short.image.is_empty()), (1, false));
         let whole = stored_service_spec(whole.spec.unwrap()).unwrap();
         assert_eq!(whole.task.command, Some(vec!["run".to_owned()]));
     }
-    assert_eq!(services.names().await.unwrap(), ["web", "web-2"]);
+    assert_eq!(services.names().await.unwrap(), ["web", "web-2", "web-each"]);
     let mut raw = ServicesClient::new(world.channel(CallerKind::Local).await);
     let request = v1::ListServicesRequest { content: 9, ..Default::default() };
     let refused = Problem::from(&raw.list(request).await.unwrap_err());
@@ -195,17 +237,8 @@ async fn invalid_spec_is_refused_with_fields() {
     let refused = problem(services.create(new_id(), &small).await.unwrap_err());
     check(&refused, Code::InvalidArgument, "INVALID_ARGUMENT", &["spec.task.limits.memory"]);
 
-    let port = PublishedPort {
-        host_ip: None,
-        host_port: 8080,
-        container_port: 80,
-        protocol: Protocol::Tcp,
-        mode: PublishMode::Host,
-        prefer_local: false,
-        client_affinity: false,
-    };
     let mut web = spec("web", 0);
-    web.ports = vec![port];
+    web.ports = vec![published()];
     let id = ServiceId(Id(36));
     services.create(id, &web).await.unwrap();
     let refused = problem(services.create(new_id(), &web).await.unwrap_err());

@@ -54,8 +54,10 @@ const MAX_ANONYMOUS_MESSAGE: usize = 64 << 10;
 /// whose window has room for more streams than a node may open
 /// ([`warren_session::worker_streams::MAX_STREAMS_PER_NODE`]): data that a slow client leaves unread must
 /// never block a heartbeat.
-const STREAM_WINDOW: u32 = 128 << 10;
-const CONNECTION_WINDOW: u32 = 32 << 20;
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Largest HTTP/2 frame of a caller: one has room for a whole message of a stream of data.
+const MAX_FRAME: u32 = 128 << 10;
 /// How long connections may take to close when the manager stops. The manager ends all streams itself; peers
 /// that do not respond are not waited for.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
@@ -170,6 +172,7 @@ pub(crate) fn spawn(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(Some(MAX_STREAMS))
+        .max_frame_size(Some(MAX_FRAME))
         .initial_stream_window_size(Some(STREAM_WINDOW))
         .initial_connection_window_size(Some(CONNECTION_WINDOW))
         .layer(MiddlewareLayer(request_metrics.clone()))

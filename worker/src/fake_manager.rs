@@ -157,8 +157,8 @@ impl FakeManager {
         let (dialled, incoming) = mpsc::channel::<Result<DuplexStream, std::io::Error>>(8);
         // As in real managers: an unread stream must leave room for the session next to it.
         let server = tonic::transport::Server::builder()
-            .initial_stream_window_size(Some(128 << 10))
-            .initial_connection_window_size(Some(32 << 20))
+            .initial_stream_window_size(Some(256 << 10))
+            .initial_connection_window_size(Some(64 << 20))
             .add_service(SessionsServer::new(service));
         let serve = server.serve_with_incoming(ReceiverStream::new(incoming));
         let server = tokio::spawn(async move { serve.await.unwrap() });

@@ -25,9 +25,10 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 /// Idle time before a keepalive ping, and the time to wait for its reply.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_DEADLINE: Duration = Duration::from_millis(1500);
-/// Flow control windows per stream and per connection; the same as on the server.
-const STREAM_WINDOW: u32 = 128 << 10;
-const CONNECTION_WINDOW: u32 = 32 << 20;
+/// Flow control windows per stream and per connection, and the largest frame; the same as on the server.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 64 << 20;
+const MAX_FRAME: u32 = 128 << 10;
 
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -242,6 +243,7 @@ fn endpoint() -> Endpoint {
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE_DEADLINE)
         .keep_alive_while_idle(true)
+        .max_frame_size(MAX_FRAME)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
 }

@@ -192,9 +192,12 @@ impl ClientTls {
     }
 }
 
+/// Largest HTTP/2 frame of a manager, as managers take them.
+const MAX_FRAME: u32 = 128 << 10;
+
 /// The scheme is http, since the connector adds TLS and https would be refused.
 pub(crate) fn endpoint() -> Endpoint {
-    Endpoint::from_static("http://warren-manager")
+    Endpoint::from_static("http://warren-manager").max_frame_size(MAX_FRAME)
 }
 
 async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, ClientDialError> {

@@ -24,9 +24,9 @@ use crate::error::{Error, may_have_been_applied};
 /// Requests in the send queue.
 const QUEUE: usize = 4;
 /// Largest part of the input in one request.
-pub const INPUT_CHUNK: usize = 32 << 10;
+pub const INPUT_CHUNK: usize = 64 << 10;
 /// How far the input may be ahead of the program.
-const MAX_AHEAD: u64 = 256 << 10;
+const MAX_AHEAD: u64 = 512 << 10;
 /// Timeout of the start of a program.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 

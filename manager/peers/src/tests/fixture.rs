@@ -263,7 +263,7 @@ impl PeersFixture {
         let service = PeersServer::new(server).max_decoding_message_size(MAX_PEER_MESSAGE);
         let serving = Server::builder()
             .max_concurrent_streams(Some(MAX_STREAMS))
-            .initial_stream_window_size(Some(128 << 10))
+            .initial_stream_window_size(Some(256 << 10))
             .add_service(service)
             .serve_with_incoming(incoming);
         tokio::spawn(serving);

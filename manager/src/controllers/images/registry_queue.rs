@@ -350,8 +350,8 @@ mod tests {
         };
         let mut silent = JoinSet::new();
         let mut ask_silent = |hosts: &[(String, Arc<Registry>)]| {
-            for (host, _) in hosts.iter().cloned() {
-                let queue = queue.clone();
+            for (host, _) in hosts {
+                let (queue, host) = (queue.clone(), host.clone());
                 silent.spawn(async move { queue.ask(question(&host, 1), std::future::pending).await });
             }
         };

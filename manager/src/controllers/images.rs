@@ -97,21 +97,25 @@ impl ImagePinner {
     /// Asks until the image is pinned, or need not be asked for any more.
     async fn resolve(&self, id: ServiceId, revision: u64) {
         let Some(ImageStep { image, .. }) = self.next_step(id, revision) else { return };
-        let registry = self.queue.registry(&registry_host(&image));
+        let (image, registry) = (&image, &self.queue.registry(&registry_host(&image)));
         let began = Instant::now();
         let attempt = || self.attempt(id, revision);
         let find = |attempts: u32, unresolved: Unresolved| {
             let may_use_known = self.may_use_known(&unresolved, id, attempts, began.elapsed());
-            let image = &image;
+            let failed_at = Instant::now();
             async move {
                 let known = match may_use_known {
                     true => self.known.find(&self.api, id, image).await,
                     false => None,
                 };
-                (known, unresolved)
+                (known, unresolved, failed_at)
             }
         };
-        let settle = |(known, unresolved)| self.pin_known(id, revision, &image, known, unresolved);
+        let settle = |(known, unresolved, failed_at): (_, Unresolved, _)| {
+            let is_unreachable = unresolved.is_unreachable;
+            let is_outdated = move || is_unreachable && registry.has_answered_since(failed_at);
+            self.pin_known(id, revision, image, known, unresolved, is_outdated)
+        };
         repeat(&self.imported, &registry.reached, attempt, find, settle).await;
     }
 
@@ -119,7 +123,7 @@ impl ImagePinner {
     async fn attempt(&self, id: ServiceId, revision: u64) -> Result<(), Unresolved> {
         let Some(step) = self.next_step(id, revision) else { return Ok(()) };
         let digest = self.digest_of(&step).await?;
-        self.pin(id, revision, &step.image, digest).await
+        self.pin(id, revision, &step.image, digest, || false).await
     }
 
     /// The next step, as long as this manager leads and the image of this revision is to be resolved.
@@ -205,7 +209,8 @@ impl ImagePinner {
             }
     }
 
-    /// Pins the known digest, if there is one, and records why. Returns whether the image is pinned.
+    /// Pins the known digest, if there is one and it is not outdated when it is written, and records why. Returns whether
+    /// the image is pinned.
     async fn pin_known(
         &self,
         id: ServiceId,
@@ -213,13 +218,14 @@ impl ImagePinner {
         image: &ImageReference,
         known: Option<(ImageDigest, String)>,
         Unresolved { reason, .. }: Unresolved,
+        is_outdated: impl Fn() -> bool,
     ) -> bool {
         let Some(reason) = reason else { return false };
         let Some((digest, origin)) = known else {
             self.record(id, revision, &failure_text(image, &reason)).await;
             return false;
         };
-        if self.pin(id, revision, image, digest.clone()).await.is_err() {
+        if self.pin(id, revision, image, digest.clone(), is_outdated).await.is_err() {
             return false;
         }
         tracing::warn!(service = %id, %image, %digest, origin, reason, "using a known digest");
@@ -239,6 +245,7 @@ impl ImagePinner {
         revision: u64,
         image: &ImageReference,
         digest: ImageDigest,
+        is_outdated: impl Fn() -> bool,
     ) -> Result<(), Unresolved> {
         let rules = signature_rules(&self.api.store.read().state, image);
         let not_pinned =
@@ -249,7 +256,7 @@ impl ImagePinner {
         }
         let now = self.api.clock.now();
         let command = |state: &State| {
-            let is_checked = signature_rules(state, image) == rules;
+            let is_checked = signature_rules(state, image) == rules && !is_outdated();
             is_checked.then(|| pin_command(state, id, revision, digest, now))
         };
         match self.propose(id, &self.pin_writes, command).await {

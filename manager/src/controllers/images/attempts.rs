@@ -23,7 +23,7 @@ pub(super) struct Unresolved {
 
 /// Makes attempts until one succeeds. After a failure `find` looks for something else, with the number of attempts, and
 /// `settle` uses what it returns, and returns whether that succeeded. The next attempt comes after a while, or when
-/// `imported` is notified, or, if the registry was not reached, `reached`; both also end `find`.
+/// `imported` is notified, or, if the registry was not reached, `reached`, which also ends `find`.
 pub(super) async fn repeat<A, F, S>(
     imported: &Notify,
     reached: &Notify,
@@ -35,6 +35,7 @@ pub(super) async fn repeat<A, F, S>(
     F: Future,
     S: Future<Output = bool>,
 {
+    let mut failures = 0;
     for attempts in 1.. {
         let mut imported = pin!(imported.notified());
         imported.as_mut().enable();
@@ -42,25 +43,28 @@ pub(super) async fn repeat<A, F, S>(
         reached.as_mut().enable();
         let Err(unresolved) = attempt().await else { return };
         let is_unreachable = unresolved.is_unreachable;
+        failures += 1;
         let found = tokio::select! {
             biased;
-            () = imported.as_mut() => continue,
-            () = reached.as_mut(), if is_unreachable => continue,
+            () = reached.as_mut(), if is_unreachable => {
+                failures = 0;
+                continue;
+            }
             found = find(attempts, unresolved) => found,
         };
         if settle(found).await {
             return;
         }
         tokio::select! {
-            () = sleep(retry_delay(attempts)) => {}
-            () = imported => {}
-            () = reached, if is_unreachable => {}
+            () = sleep(retry_delay(failures)) => {}
+            () = imported => failures = 0,
+            () = reached, if is_unreachable => failures = 0,
         }
     }
 }
 
-fn retry_delay(attempts: u32) -> Duration {
-    MIN_RETRY_DELAY.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
+fn retry_delay(failures: u32) -> Duration {
+    MIN_RETRY_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
 }
 
 #[cfg(test)]
@@ -124,7 +128,7 @@ mod tests {
 
     #[test]
     fn retries_become_rare() {
-        let delays = [1, 2, 5, 6, u32::MAX].map(|attempts| retry_delay(attempts).as_secs());
+        let delays = [1, 2, 5, 6, u32::MAX].map(|failures| retry_delay(failures).as_secs());
         assert_eq!(delays, [2, 4, 32, 60, 60]);
     }
 
@@ -146,6 +150,18 @@ mod tests {
         assert!(!ends(&mut repeated).await);
         image.imported.notify_waiters();
         assert!(ends(&mut repeated).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_are_frequent_again_when_the_registry_was_reached() {
+        let image = Arc::new(FakeImage::default());
+        let mut repeated = image.repeat(true);
+        await_rare_attempts(&image, &mut repeated).await;
+        image.is_on.store(false, Ordering::Relaxed);
+        image.reached.notify_waiters();
+        assert!(!ends(&mut repeated).await);
+        image.is_on.store(true, Ordering::Relaxed);
+        assert!(timeout(Duration::from_secs(2), &mut repeated).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,6 @@ pub(super) enum Admission {
 #[derive(Debug, Default)]
 pub(super) struct RegistryBackoff {
     outage: Option<Outage>,
-    /// When the last answer came.
     answered_at: Option<Instant>,
 }
 
@@ -46,9 +45,14 @@ impl RegistryBackoff {
         self.outage.as_ref().filter(|outage| now < outage.until).map(|outage| &outage.failure)
     }
 
-    /// The failures in a row.
-    pub fn failures(&self) -> u32 {
-        self.outage.as_ref().map_or(0, |outage| outage.backoff.failures())
+    /// Whether the last attempt to reach it failed.
+    pub fn is_off(&self) -> bool {
+        self.outage.is_some()
+    }
+
+    /// When the last answer came.
+    pub fn answered_at(&self) -> Option<Instant> {
+        self.answered_at
     }
 
     /// Whether a question is asked now. After [`Admission::Probe`] the others are refused until its answer is recorded.
@@ -91,7 +95,8 @@ impl RegistryBackoff {
             (Reachability::Gateway, Some(outage)) if is_probe => {
                 outage.until = now + outage.backoff.next_delay(chance);
             }
-            (Reachability::Unknown, outage) if is_probe => *outage = None,
+            // The next question is a probe too: who waits for the registry is woken by its answer only.
+            (Reachability::Unknown, Some(outage)) if is_probe => outage.until = now,
             _ => {}
         }
         false
@@ -154,8 +159,8 @@ mod tests {
         assert_eq!(it.admit(0), Admission::Request);
         it.record(&Admission::Request, Err(&refused), 0);
         let (mut now, mut delays) = (0, Vec::new());
-        for failures in 1..8 {
-            assert_eq!(it.registry.failures(), failures);
+        for _ in 0..7 {
+            assert!(it.registry.is_off());
             let asked = (now..).find(|second| it.registry.failure(it.at(*second)).is_none()).unwrap();
             assert_eq!(it.admit(asked - 1), Admission::Refused(refused.clone()));
             assert_eq!(it.admit(asked), Admission::Probe);
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn probe_without_a_result_ends_the_outage() {
+    fn probe_without_a_result_is_followed_by_another() {
         let mut it = BackoffFixture::new();
         it.record(&Admission::Request, Err(&unreachable("no route")), 0);
         let unknown = failure(Reachability::Unknown);
@@ -241,7 +246,8 @@ mod tests {
         assert!(matches!(it.admit(0), Admission::Refused(_)), "it was no probe");
         assert_eq!(it.admit(1), Admission::Probe);
         assert!(!it.record(&Admission::Probe, Err(&unknown), 2), "it may not be reached");
-        assert_eq!(it.admit(2), Admission::Request);
+        assert_eq!(it.admit(2), Admission::Probe);
+        assert!(it.record(&Admission::Probe, Ok(()), 2));
     }
 
     #[test]

@@ -14,11 +14,8 @@ use super::shared_values::SharedValues;
 
 /// The most requests at once, to registries that were reached or not asked before.
 const MAX_CONCURRENT: usize = 16;
-/// The most requests at once to registries that were not reached, and as many to those that were not reached for long:
-/// they must not delay the others.
-const MAX_PROBES: usize = 4;
-/// Failures in a row after which a registry was not reached for long.
-const MANY_FAILURES: u32 = 6;
+/// The most requests at once to registries that were not reached, one for each: they must not delay the others.
+const MAX_PROBES: usize = 64;
 /// The most requests to one registry at once: one that does not answer must not delay the others.
 const MAX_PER_REGISTRY: usize = 2;
 
@@ -66,6 +63,11 @@ impl Registry {
         self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it has answered a question after this moment.
+    pub fn has_answered_since(&self, moment: Instant) -> bool {
+        self.backoff().answered_at().is_some_and(|answered_at| answered_at > moment)
+    }
+
     /// # Errors
     /// The failure that all questions have now.
     fn check_reachable(&self) -> Result<(), ResolveFailure> {
@@ -77,7 +79,6 @@ impl Registry {
 pub(super) struct RegistryQueue {
     slots: Semaphore,
     probes: Semaphore,
-    late_probes: Semaphore,
     registries: SharedValues<String, Registry>,
     running: SharedValues<RegistryQuestion, OnceCell<RegistryAnswer>>,
     chance: RandomSource,
@@ -88,7 +89,6 @@ impl RegistryQueue {
         Self {
             slots: Semaphore::new(MAX_CONCURRENT),
             probes: Semaphore::new(MAX_PROBES),
-            late_probes: Semaphore::new(MAX_PROBES),
             registries: SharedValues::new(),
             running: SharedValues::new(),
             chance: system_random(),
@@ -112,12 +112,8 @@ impl RegistryQueue {
         let limited = || async {
             let _registry = registry.slots.acquire().await.expect("it is never closed");
             registry.check_reachable()?;
-            let failures = registry.backoff().failures();
-            let slots = match failures {
-                0 => &self.slots,
-                1..MANY_FAILURES => &self.probes,
-                _ => &self.late_probes,
-            };
+            let is_off = registry.backoff().is_off();
+            let slots = if is_off { &self.probes } else { &self.slots };
             let _slot = slots.acquire().await.expect("it is never closed");
             let began = Instant::now();
             let admission = registry.backoff().admit(began);
@@ -319,60 +315,25 @@ mod tests {
         assert_eq!(queue.ask(question("off.example", 7), || fake.request()).await, answer());
     }
 
-    /// As many registries as twice the requests at once, each of which was not reached so many times in a row.
-    async fn off(queue: &RegistryQueue, failures: u32) -> Vec<(String, Arc<Registry>)> {
-        let fake = FakeRegistry::default();
-        let hosts = (0..2 * MAX_CONCURRENT).map(|number| format!("off{failures}-{number}.example"));
-        let off: Vec<_> = hosts.map(|host| (host.clone(), queue.registry(&host))).collect();
-        for _ in 0..failures {
-            for (host, _) in &off {
-                queue.ask(question(host, 1), || fake.request()).await.unwrap_err();
-            }
-            advance(Duration::from_secs(60)).await;
-        }
-        assert!(off.iter().all(|(_, registry)| registry.backoff().failures() == failures));
-        off
-    }
-
     #[tokio::test(start_paused = true)]
     async fn registries_that_are_not_reached_leave_requests_to_the_others() {
-        let queue = Arc::new(RegistryQueue::new());
-        let (late, early) = (off(&queue, MANY_FAILURES).await, off(&queue, 1).await);
-        let ask_one = |host: String| {
-            let queue = queue.clone();
-            async move {
-                for _ in 0..10 {
-                    tokio::task::yield_now().await;
-                }
-                let asked = queue.ask(question(&host, 2), || async { answer() });
-                timeout(Duration::from_secs(1), asked).await.expect("it does not wait for the others")
-            }
-        };
+        let (queue, fake) = (Arc::new(RegistryQueue::new()), FakeRegistry::default());
+        let hosts: Vec<_> = (0..2 * MAX_PROBES).map(|number| format!("off{number}.example")).collect();
+        let registries: Vec<_> = hosts.iter().map(|host| queue.registry(host)).collect();
+        for host in &hosts {
+            queue.ask(question(host, 1), || fake.request()).await.unwrap_err();
+        }
+        advance(Duration::from_secs(60)).await;
         let mut silent = JoinSet::new();
-        let mut ask_silent = |hosts: &[(String, Arc<Registry>)]| {
-            for (host, _) in hosts {
-                let (queue, host) = (queue.clone(), host.clone());
-                silent.spawn(async move { queue.ask(question(&host, 1), std::future::pending).await });
-            }
-        };
-        ask_silent(&late);
-        assert_eq!(ask_one(early[0].0.clone()).await, answer());
-        ask_silent(&early[1..]);
-        assert_eq!(ask_one("other.example".to_owned()).await, answer());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn questions_are_not_refused_while_a_registry_waits_to_be_asked() {
-        let queue = Arc::new(RegistryQueue::new());
-        let off = off(&queue, 1).await;
-        let mut silent = JoinSet::new();
-        for (host, _) in off.clone() {
+        for host in hosts {
             let queue = queue.clone();
             silent.spawn(async move { queue.ask(question(&host, 1), std::future::pending).await });
         }
         assert!(timeout(Duration::from_secs(1), silent.join_next()).await.is_err());
-        let is_asked = |(_, registry): &&(String, Arc<Registry>)| registry.check_reachable().is_err();
-        assert_eq!(off.iter().filter(is_asked).count(), MAX_PROBES);
+        let probed = registries.iter().filter(|registry| registry.check_reachable().is_err()).count();
+        assert_eq!(probed, MAX_PROBES);
+        let asked = queue.ask(question("other.example", 2), || async { answer() });
+        assert_eq!(timeout(Duration::from_secs(1), asked).await.expect("it does not wait"), answer());
     }
 
     #[test]

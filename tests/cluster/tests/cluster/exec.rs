@@ -19,7 +19,7 @@ use crate::worker::{ScriptedStream, ScriptedWorker, report};
 
 /// A chunk is sent within this time, unless no client reads it.
 const STALLED: Duration = Duration::from_secs(2);
-const CHUNK: usize = 32 << 10;
+const CHUNK: usize = 64 << 10;
 
 pub const STARTED: Frame = Frame::ProgramStarted(v1::StreamDone {});
 
@@ -121,7 +121,7 @@ async fn input_waits_for_the_program_and_output_for_the_client() {
     for _ in 0..8 {
         assert!(program.input.send(chunk.clone()).await);
     }
-    assert!(timeout(STALLED, program.input.send(chunk.clone())).await.is_err(), "256 KiB are on their way");
+    assert!(timeout(STALLED, program.input.send(chunk.clone())).await.is_err(), "512 KiB are on their way");
     stream.send(Frame::ReceivedBytes(1)).await;
     stream.send(Frame::ReceivedBytes(CHUNK as u64)).await;
     tokio::select! {
@@ -135,7 +135,7 @@ async fn input_waits_for_the_program_and_output_for_the_client() {
     let frame = || v1::StreamFrame { frame: Some(Frame::Data(chunk.clone())) };
     while timeout(STALLED, stream.frames.send(frame())).await.is_ok() {
         sent += 1;
-        assert!(sent < 2048, "the manager buffered 64 MiB for a client that does not read");
+        assert!(sent < 1024, "the manager buffered 64 MiB for a client that does not read");
     }
     timeout(WAIT_DEADLINE, worker.sync()).await.expect("the session continues meanwhile");
     for _ in 0..sent {

@@ -209,8 +209,8 @@ impl ImagePinner {
             }
     }
 
-    /// Pins the known digest, if there is one and it is not outdated when it is written, and records why. Returns whether
-    /// the image is pinned.
+    /// Pins the known digest, if there is one and it is not outdated when it is written, and records why. Returns
+    /// whether the image is pinned.
     async fn pin_known(
         &self,
         id: ServiceId,

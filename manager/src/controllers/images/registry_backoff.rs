@@ -67,8 +67,8 @@ impl RegistryBackoff {
         }
     }
 
-    /// Records the answer to a question that was admitted at `began`; `chance` selects the back-off. Returns whether the
-    /// registry is reached again.
+    /// Records the answer to a question that was admitted at `began`; `chance` selects the back-off. Returns whether
+    /// the registry is reached again.
     pub fn record(
         &mut self,
         is_probe: bool,

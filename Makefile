@@ -47,8 +47,8 @@ DEB_FILES := $(or $(CARGO_TARGET_DIR),target)/release/deb
 deb: ## Build the Debian package of this machine's architecture, in target/debian
 	@command -v cargo-deb >/dev/null || $(CARGO) install cargo-deb --locked
 	$(CARGO) build --release --locked -p warren --bin warren
-	rm -rf $(DEB_FILES) && $(DEB_FILES)/../warren man $(DEB_FILES)/man
-	for shell in bash zsh fish; do $(DEB_FILES)/../warren completion $$shell >$(DEB_FILES)/warren.$$shell || exit 1; done
+	rm -rf $(DEB_FILES) && $(dir $(DEB_FILES))warren man $(DEB_FILES)/man
+	for shell in bash zsh fish; do $(dir $(DEB_FILES))warren completion $$shell >$(DEB_FILES)/warren.$$shell || exit 1; done
 	$(CARGO) deb --no-build -p warren
 
 book: ## Write the documentation as a book, in target/book (needs mdBook: cargo install mdbook)

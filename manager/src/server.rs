@@ -56,7 +56,7 @@ const MAX_ANONYMOUS_MESSAGE: usize = 64 << 10;
 /// never block a heartbeat.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 << 20;
-/// Largest HTTP/2 frame of a caller: one has room for a whole message of a stream of data.
+/// Largest HTTP/2 frame of a caller: one has room for a whole message of `exec`, with 64 KiB of data.
 const MAX_FRAME: u32 = 128 << 10;
 /// How long connections may take to close when the manager stops. The manager ends all streams itself; peers
 /// that do not respond are not waited for.

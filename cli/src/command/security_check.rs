@@ -29,7 +29,7 @@ struct ClusterState {
     info: v1::InfoResponse,
     policy: AdmissionPolicy,
     services: Vec<ServiceSpec>,
-    /// Services with defaults from before those of the cluster were changed, by name.
+    /// By the name of each service, the fields whose default it took before that of the cluster was changed.
     earlier_defaults: Vec<(String, Vec<String>)>,
     nodes: Vec<v1::Node>,
     tokens: Vec<v1::Token>,

@@ -80,7 +80,7 @@ impl Api {
     }
 
     /// Adds the failures of renewals and, for a manager, when its certificate ends: nodes reported that of their own.
-    /// For the certificate of a manager only that one is asked, unless it is being removed.
+    /// For the certificate of a manager only that one is asked, and none if it is being removed.
     async fn observe_certificates(&self, state: &State, target: &WhyTarget, found: &mut Observations) {
         let member = match target {
             WhyTarget::Certificate(CertificateHolder::Manager(id)) => state.member_of_manager(id),

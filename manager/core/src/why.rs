@@ -173,7 +173,7 @@ pub struct Observations {
     pub conditions: BTreeMap<NodeId, Vec<String>>,
     /// The certificates of connected nodes.
     pub node_certificates: BTreeMap<NodeId, CertificateReport>,
-    /// Of each manager; without a validity if it did not answer.
+    /// Of the manager whose certificate is asked about; without a validity if it did not answer.
     pub manager_certificates: BTreeMap<ManagerId, CertificateReport>,
 }
 

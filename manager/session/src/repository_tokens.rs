@@ -31,7 +31,7 @@ const MAX_ANSWERS: usize = 1024;
 
 /// A credential with the image that is pulled by it.
 pub struct PullCredential {
-    /// Which one.
+    /// Its id, and the number of its version.
     pub version: Version,
     /// User and password.
     pub credentials: RegistryCredentials,

@@ -14,7 +14,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 use warren_runtime::{ExecSpec, Runtime};
 
-use crate::world::{RuntimeFixture, end, eventually, run, sleeper};
+use crate::world::{RuntimeFixture, count_processes, end, eventually, run, sleeper};
 
 fn command(words: &[&str]) -> ExecSpec {
     let command = words.iter().map(|&word| word.to_owned()).collect();
@@ -47,12 +47,7 @@ async fn exec_leaves_no_open_file() {
         echo().await;
     }
     let sleep = command(&["sleep", "7777"]);
-    let runs = || {
-        let commands = std::fs::read_dir("/proc").unwrap().flatten();
-        commands
-            .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-            .any(|line| line.starts_with(b"sleep\x007777"))
-    };
+    let runs = || count_processes(b"sleep\x007777") > 0;
     let seen = world.runtime.exec(&holds.id, &sleep).await.unwrap();
     eventually("the program runs", || async { runs() }).await;
     drop(seen);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The number of values from which on unused ones are removed.
+/// The least number of entries from which on unused ones are removed.
 pub(super) const MIN_SHARED: usize = 64;
 
 /// Values that exist as long as someone uses them.

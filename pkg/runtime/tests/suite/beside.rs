@@ -14,7 +14,7 @@ use warren_types::{AppArmor, SeccompProfile};
 use warren_testkit::containerd::ctr;
 use warren_testkit::tool;
 
-use crate::world::{RuntimeFixture, end, eventually, id, run, sleeper, spec};
+use crate::world::{RuntimeFixture, count_processes, end, eventually, id, run, sleeper, spec};
 
 fn shell_command(script: &str) -> ExecSpec {
     command(&["sh", "-c", script])
@@ -257,12 +257,6 @@ async fn exec_joins_child_cgroup_of_first_process() {
     assert_eq!(ran.unwrap(), (0, "1\n".into()));
     end(&world.runtime, &parent).await;
     world.assert_clean().await;
-}
-
-fn count_processes(command: &[u8]) -> usize {
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let line = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
-    all.filter_map(line).filter(|line| line.starts_with(command)).count()
 }
 
 /// Looks for a process that executes a file of the node, and changes the file as far as the kernel permits.

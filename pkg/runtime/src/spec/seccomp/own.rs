@@ -39,8 +39,8 @@ pub(in crate::spec) fn resolve(
     serde_json::from_value(document).expect("all words of profiles are those of the specification")
 }
 
-/// With that of the machine: libseccomp adds it to each list, but runc answers new calls with ENOSYS for those that are
-/// listed only.
+/// With that of the machine: libseccomp adds it to each list, but runc before 1.1.15 answers new calls with ENOSYS only
+/// for architectures that are listed.
 fn architectures_here(architectures: &SeccompArchitectures) -> Vec<SeccompArchitecture> {
     let here = MACHINE.map(|(here, _)| here);
     let mut list = match architectures {

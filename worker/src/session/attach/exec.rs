@@ -39,7 +39,7 @@ const QUEUE: usize = 2;
 /// Largest part of the output in one frame.
 const MAX_CHUNK: usize = 64 << 10;
 /// Input that the program has not read yet; the sender must not exceed it.
-const MAX_AHEAD: usize = 512 << 10;
+pub(super) const MAX_AHEAD: usize = 512 << 10;
 /// Once the program has ended, its output is complete after this time without any: a process that it left in the
 /// background may hold it open.
 const OUTPUT_IDLE: Duration = Duration::from_millis(500);

@@ -5,6 +5,7 @@ use warren_types::Bytes;
 use warren_proto::v1::exec_task::Work;
 
 use super::*;
+use crate::session::attach::exec::MAX_AHEAD;
 use crate::tasks::container_id;
 
 /// A node on which the container of task 1 runs.
@@ -182,16 +183,17 @@ async fn signal_passes_input_that_is_not_read() {
     let asked = || v1::ExecProgram { input: true, ..program(&["sleep"]) };
     let mut stream = attached(&mut manager, &session, exec(1, asked())).await;
     assert_eq!(next_frame(&mut stream).await, STARTED);
-    for _ in 0..8 {
-        to_worker(&stream, Frame::Data(vec![0; 32 << 10].into())).await;
+    const INPUT: usize = 32 << 10;
+    for _ in 0..MAX_AHEAD / INPUT {
+        to_worker(&stream, Frame::Data(vec![0; INPUT].into())).await;
     }
     to_worker(&stream, Frame::Signal(15)).await;
     assert_eq!(collect(&mut stream, &mut session).await.2, Frame::ExitCode(143));
     // More than it may be ahead.
     let mut stream = attached(&mut manager, &session, exec(1, asked())).await;
     assert_eq!(next_frame(&mut stream).await, STARTED);
-    for _ in 0..11 {
-        to_worker(&stream, Frame::Data(vec![0; 32 << 10].into())).await;
+    for _ in 0..MAX_AHEAD / INPUT + 3 {
+        to_worker(&stream, Frame::Data(vec![0; INPUT].into())).await;
     }
     let last = collect(&mut stream, &mut session).await.2;
     assert!(matches!(&last, Frame::Error(why) if why.contains("ahead of the program")), "{last:?}");

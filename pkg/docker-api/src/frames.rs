@@ -9,13 +9,13 @@ pub const RAW: &str = "application/vnd.docker.raw-stream";
 
 /// A stream of output, with its number in the headers of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutputStream {
+pub enum StreamType {
     Stdout = 1,
     Stderr = 2,
 }
 
 /// A part of the output of a stream.
-pub fn frame(stream: OutputStream, bytes: &[u8], is_raw: bool) -> Bytes {
+pub fn frame(stream: StreamType, bytes: &[u8], is_raw: bool) -> Bytes {
     if is_raw {
         return Bytes::copy_from_slice(bytes);
     }

@@ -11,7 +11,7 @@ use warren_types::Timestamp;
 
 use crate::docker_error::DockerError;
 use crate::events::point_in_time;
-use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
+use crate::frames::{MULTIPLEXED, RAW, StreamType, frame};
 use crate::request::DockerRequest;
 use crate::response::{self, Answer, BodyError};
 use crate::task_ids::docker_id;
@@ -135,15 +135,15 @@ fn entry_frame(entry: &v1::LogEntry, node_id: &str, format: LogFormat) -> Option
     let (stream, at_ns, text, end) = match entry.entry.as_ref()? {
         v1::log_entry::Entry::Line(line) => {
             let is_error = line.stream() == v1::LogStream::Err;
-            let stream = if is_error { OutputStream::Stderr } else { OutputStream::Stdout };
+            let stream = if is_error { StreamType::Stderr } else { StreamType::Stdout };
             let end: &[u8] = if line.partial { b"" } else { b"\n" };
             (stream, line.at_ns, line.text.clone(), end)
         }
         v1::log_entry::Entry::GapReason(reason) => {
-            (OutputStream::Stderr, 0, Bytes::from(format!("(lines are missing: {reason})")), &b"\n"[..])
+            (StreamType::Stderr, 0, Bytes::from(format!("(lines are missing: {reason})")), &b"\n"[..])
         }
     };
-    let is_accepted = if stream == OutputStream::Stderr { format.stderr } else { format.stdout };
+    let is_accepted = if stream == StreamType::Stderr { format.stderr } else { format.stdout };
     if !is_accepted {
         return None;
     }

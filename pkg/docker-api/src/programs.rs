@@ -25,7 +25,7 @@ use warren_proto::v1::exec_target::Work;
 
 use crate::containers;
 use crate::docker_error::DockerError;
-use crate::frames::{MULTIPLEXED, OutputStream, RAW, frame};
+use crate::frames::{MULTIPLEXED, RAW, StreamType, frame};
 use crate::one_off;
 use crate::request::{DockerRequest, UpgradedConnection, close};
 use crate::response::{self, Answer, BodyError, created, empty, ok};
@@ -272,7 +272,7 @@ pub async fn start(client: &Client, programs: &Arc<Programs>, id: &str, request:
             Err(error) => {
                 end.code = exit_code(&error);
                 drop(end);
-                let line = frame(OutputStream::Stderr, format!("{error}\r\n").as_bytes(), shown.is_raw);
+                let line = frame(StreamType::Stderr, format!("{error}\r\n").as_bytes(), shown.is_raw);
                 let _ = output.write_all(&line).await;
             }
         }
@@ -404,8 +404,8 @@ async fn next_frame(
 ) -> Result<Option<Bytes>, Error> {
     loop {
         let (stream, bytes) = match output.next().await? {
-            ProgramEvent::Stdout(bytes) if shown.stdout => (OutputStream::Stdout, bytes),
-            ProgramEvent::Stderr(bytes) if shown.stderr => (OutputStream::Stderr, bytes),
+            ProgramEvent::Stdout(bytes) if shown.stdout => (StreamType::Stdout, bytes),
+            ProgramEvent::Stderr(bytes) if shown.stderr => (StreamType::Stderr, bytes),
             ProgramEvent::Stdout(_) | ProgramEvent::Stderr(_) | ProgramEvent::OutputEnded => continue,
             ProgramEvent::Exited(code) => {
                 end.code = code;

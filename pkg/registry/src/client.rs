@@ -151,7 +151,7 @@ impl Repository {
     }
 
     /// Requests the rest of a blob of `size` bytes after the first `from` bytes; one attempt.
-    pub async fn blob(&self, blob: &Digest, size: u64, from: u64) -> Result<BlobStream<'_>, AttemptFailure> {
+    pub async fn blob(&self, blob: &Digest, size: u64, from: u64) -> Result<BlobReader<'_>, AttemptFailure> {
         let what = format!("blob {blob}");
         let url = format!("{}/blobs/{blob}", self.base);
         let request = || match from {
@@ -186,7 +186,7 @@ impl Repository {
             }
             _ => return Err(self.unexpected(&what, response).await),
         };
-        Ok(BlobStream { repository: self, response, what, bytes_to_skip: skip })
+        Ok(BlobReader { repository: self, response, what, bytes_to_skip: skip })
     }
 
     /// Fetches a small blob, which the caller checks. Reading stops soon after its declared size.
@@ -397,7 +397,7 @@ fn advice(error: &rustls::Error) -> &'static str {
 }
 
 /// The bytes of a blob as they arrive.
-pub struct BlobStream<'a> {
+pub struct BlobReader<'a> {
     repository: &'a Repository,
     response: Response,
     what: String,
@@ -405,7 +405,7 @@ pub struct BlobStream<'a> {
     bytes_to_skip: u64,
 }
 
-impl BlobStream<'_> {
+impl BlobReader<'_> {
     /// Name of the blob, for messages.
     pub fn what(&self) -> &str {
         &self.what

@@ -31,7 +31,7 @@ mod signature;
 pub mod testing;
 mod token;
 
-pub use client::{BlobStream, FetchedManifest, ManifestSelector, Repository};
+pub use client::{BlobReader, FetchedManifest, ManifestSelector, Repository};
 pub use clients::RegistryClients;
 pub use credentials::{DelegatedTokens, RegistryAccess, RegistryCredentials, RenewAccess, RenewalFailure};
 pub use digest::Digest;

@@ -29,13 +29,13 @@ pub use attempt_history::{AttemptHistory, AttemptPhase, ParseAttemptHistoryError
 pub use connectivity::{Connectivity, ConnectivityTracker, START_GRACE};
 pub use desired_state::{BaseMismatch, DesiredState};
 pub use observed_task::{
-    ContainerState, FailedAction, Freshness, HealthObservation, HookProgress, ImageState, ObservedTask,
-    PortState, ResourceState, SentStop, Severity,
+    ContainerState, FailedAction, FailureKind, Freshness, HealthObservation, HookProgress, ImageState,
+    ObservedTask, PortState, ResourceState, SentStop,
 };
 pub use outbox::{ACK_TIMEOUT, MAX_BATCH_REPORTS, MAX_BATCHES_IN_FLIGHT, Outbox, ReportBatch};
 pub use report::{build_report, should_report};
 pub use report_order::supersedes;
-pub use retention::{StoredLog, logs_to_remove};
+pub use retention::{RetainedLogFiles, logs_to_remove};
 pub use step::{NextStep, resolved_digest, step};
 pub use writable_layer::{
     LayerDisk, MeasuredLayer, awaits_removal, limit_excess, next_measurement, next_pass, next_round,

@@ -194,7 +194,7 @@ pub struct SentStop {
 
 /// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
+pub enum FailureKind {
     /// A retry can help: something was unreachable, took too long, or failed without a cause.
     Transient,
     /// A retry cannot help unless the spec or the node changes.
@@ -205,7 +205,7 @@ pub enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedAction {
     /// Whether a retry can help.
-    pub severity: Severity,
+    pub kind: FailureKind,
     /// What went wrong and what to do.
     pub reason: String,
     /// How often it failed in a row.
@@ -269,7 +269,7 @@ impl ObservedTask {
         if std::mem::discriminant(&container) != std::mem::discriminant(&self.container) {
             // A failed action may have taken effect after all.
             self.failures
-                .retain(|verb, failure| !verb.affects_container() || failure.severity == Severity::Permanent);
+                .retain(|verb, failure| !verb.affects_container() || failure.kind == FailureKind::Permanent);
         }
         // A start time that the agent itself recorded is more exact than an inspected one.
         let container = match (container, self.container, &self.history.phase) {
@@ -447,7 +447,7 @@ impl ObservedTask {
 
     /// Records the failure of `action`, which may have taken effect in part: what it touches is unknown until
     /// it was inspected or done again.
-    pub fn record_failure(&mut self, action: &Action, severity: Severity, reason: String, now: Timestamp) {
+    pub fn record_failure(&mut self, action: &Action, kind: FailureKind, reason: String, now: Timestamp) {
         let verb = action.kind();
         match verb {
             ActionKind::EnsureImage => self.image = ImageState::Unknown,
@@ -476,7 +476,7 @@ impl ObservedTask {
         }
         let before = self.failures.get(&verb).map_or(0, |failure| failure.consecutive);
         let failures = before.saturating_add(1);
-        self.failures.insert(verb, FailedAction { severity, reason, consecutive: failures, at: now });
+        self.failures.insert(verb, FailedAction { kind, reason, consecutive: failures, at: now });
     }
 
     /// The container may have changed: inspect it before the next action.
@@ -501,20 +501,20 @@ impl ObservedTask {
 
     /// The causes of transient failures may be gone: retry immediately.
     pub fn reset_retry_delays(&mut self) {
-        self.failures.retain(|_, failure| failure.severity == Severity::Permanent);
+        self.failures.retain(|_, failure| failure.kind == FailureKind::Permanent);
     }
 
     /// The image may be on the node by now: look for it immediately.
     pub fn reset_image_delay(&mut self) {
         self.failures.retain(|kind, failure| {
-            *kind != ActionKind::EnsureImage || failure.severity == Severity::Permanent
+            *kind != ActionKind::EnsureImage || failure.kind == FailureKind::Permanent
         });
     }
 
     /// Why the task can never run here, unless its process is already running.
     pub(crate) fn rejection(&self) -> Option<(ActionKind, &FailedAction)> {
         let hopeless = |(verb, failure): &(&ActionKind, &FailedAction)| {
-            failure.severity == Severity::Permanent && verb.is_required_to_run()
+            failure.kind == FailureKind::Permanent && verb.is_required_to_run()
         };
         let (verb, failure) = self.failures.iter().find(hopeless)?;
         (!self.container.is_running()).then_some((*verb, failure))

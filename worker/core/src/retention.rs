@@ -4,20 +4,20 @@ use std::cmp::Reverse;
 
 use warren_types::{Bytes, LOG_RETENTION, RetainedLog, TaskId, Timestamp};
 
-/// The log of an ended task on the disk.
+/// The files of the log of an ended task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredLog {
+pub struct RetainedLogFiles {
     /// What managers say about it.
     pub log: RetainedLog,
-    /// Size of its files.
+    /// Their size.
     pub size: Bytes,
-    /// When it was last written.
+    /// When they were last written.
     pub written_at: Timestamp,
 }
 
 /// The logs to remove: those older than [`LOG_RETENTION`]; those of a slot that exceed its log limits
 /// together, except for the newest; then the oldest, until `shortage` bytes are freed.
-pub fn logs_to_remove(mut stored: Vec<StoredLog>, now: Timestamp, shortage: Bytes) -> Vec<TaskId> {
+pub fn logs_to_remove(mut stored: Vec<RetainedLogFiles>, now: Timestamp, shortage: Bytes) -> Vec<TaskId> {
     // The newest task of each slot first.
     stored.sort_unstable_by_key(|found| {
         let RetainedLog { task, slot, .. } = found.log;
@@ -63,11 +63,11 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_000_000_000_000);
 
     /// A log of a slot that may take 100 bytes.
-    fn stored(slot: u32, number: u64, size: u64, age: Duration) -> StoredLog {
+    fn stored(slot: u32, number: u64, size: u64, age: Duration) -> RetainedLogFiles {
         let task = TaskId { service: ServiceId(Id(1)), number };
         let limits = LogLimits { max_size: Bytes(50), max_files: 2 };
         let written_at = Timestamp(NOW.0 - u64::try_from(age.as_millis()).unwrap());
-        StoredLog { log: RetainedLog { task, slot, limits }, size: Bytes(size), written_at }
+        RetainedLogFiles { log: RetainedLog { task, slot, limits }, size: Bytes(size), written_at }
     }
 
     fn minutes(count: u64) -> Duration {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(logs: &[StoredLog], shortage: u64, expected: &[u64]) {
+    fn check(logs: &[RetainedLogFiles], shortage: u64, expected: &[u64]) {
         let removed = logs_to_remove(logs.to_vec(), NOW, Bytes(shortage));
         assert_eq!(removed.iter().map(|task| task.number).collect::<Vec<_>>(), expected);
         let left: Vec<_> = logs.iter().filter(|found| !removed.contains(&found.log.task)).cloned().collect();

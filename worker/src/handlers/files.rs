@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use warren_container_logs::segment;
 use warren_network::files::{TaskNetworkFiles, ensure_files};
-use warren_task::StoredLog;
+use warren_task::RetainedLogFiles;
 use warren_types::{Bytes, RetainedLog, TaskAssignment, TaskId, Timestamp};
 
 /// Longest host name in Linux (`HOST_NAME_MAX`, uname(2)), less one to be a DNS label.
@@ -115,13 +115,17 @@ impl TaskDirs {
     }
 
     /// The sizes and ages of these logs; those that do not exist are left out.
-    pub async fn stored_logs(&self, logs: Vec<RetainedLog>) -> Result<Vec<StoredLog>, TaskDirError> {
+    pub async fn list_retained_logs(
+        &self,
+        logs: Vec<RetainedLog>,
+    ) -> Result<Vec<RetainedLogFiles>, TaskDirError> {
         let dirs = self.clone();
-        let read = move || logs.into_iter().filter_map(|log| dirs.stored_log(log).transpose()).collect();
+        let read =
+            move || logs.into_iter().filter_map(|log| dirs.retained_log_files(log).transpose()).collect();
         tokio::task::spawn_blocking(read).await.expect("listing files does not panic")
     }
 
-    fn stored_log(&self, log: RetainedLog) -> Result<Option<StoredLog>, TaskDirError> {
+    fn retained_log_files(&self, log: RetainedLog) -> Result<Option<RetainedLogFiles>, TaskDirError> {
         let path = self.log_dir(&log.task);
         let listing = |source| TaskDirError::List { path: path.clone(), source };
         let segments = match segment::list(&path) {
@@ -141,7 +145,7 @@ impl TaskDirs {
             size.0 = size.0.saturating_add(metadata.len());
             written_at = written_at.max(Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)));
         }
-        Ok(Some(StoredLog { log, size, written_at }))
+        Ok(Some(RetainedLogFiles { log, size, written_at }))
     }
 
     /// The directory of all.
@@ -240,7 +244,7 @@ mod tests {
     async fn log_outlives_files_of_task() {
         let dir = tempfile::tempdir().unwrap();
         let directories = TaskDirs::new(dir.path().join("tasks"));
-        let logs = || directories.stored_logs(vec![retained_log(1), retained_log(2)]);
+        let logs = || directories.list_retained_logs(vec![retained_log(1), retained_log(2)]);
         for number in [1, 2] {
             directories.ensure(&task(number), &resolver(&task(number))).await.unwrap();
         }
@@ -253,7 +257,9 @@ mod tests {
             assert_eq!(std::fs::read_dir(directories.path(&task_id(1))).unwrap().count(), 1);
             assert!(!directories.path(&task_id(2)).exists(), "it wrote nothing");
             let found = logs().await.unwrap();
-            let [StoredLog { log, size: Bytes(4), written_at }] = &found[..] else { panic!("{found:?}") };
+            let [RetainedLogFiles { log, size: Bytes(4), written_at }] = &found[..] else {
+                panic!("{found:?}")
+            };
             assert!(*log == retained_log(1) && written_at.0 > 0);
         }
         directories.remove(&task_id(1)).await.unwrap();

@@ -420,10 +420,10 @@ impl TaskActor {
                 tracing::debug!(task = %self.task, action = ?action.kind(), ?took, "action completed");
                 self.record_done(action, done);
             }
-            Err(ActionFailure { severity, reason }) => {
+            Err(ActionFailure { kind, reason }) => {
                 self.needs_sweep |= action.kind().affects_container();
-                tracing::info!(task = %self.task, action = ?action.kind(), ?severity, reason, "action failed");
-                self.observed.record_failure(action, severity, reason, self.now());
+                tracing::info!(task = %self.task, action = ?action.kind(), ?kind, reason, "action failed");
+                self.observed.record_failure(action, kind, reason, self.now());
             }
         }
     }

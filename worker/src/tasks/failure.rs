@@ -1,7 +1,7 @@
 //! Failures of actions, and whether a retry can help.
 
 use warren_runtime::Error as RuntimeError;
-use warren_task::Severity;
+use warren_task::FailureKind;
 
 use crate::handlers::files::TaskDirError;
 use crate::handlers::images::TaskImageError;
@@ -14,7 +14,7 @@ use crate::tasks::container::spec_path;
 /// A failed action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ActionFailure {
-    pub severity: Severity,
+    pub kind: FailureKind,
     /// Human readable: what failed and what to do.
     pub reason: String,
 }
@@ -22,12 +22,12 @@ pub(crate) struct ActionFailure {
 impl ActionFailure {
     /// Something was unreachable, timed out, or failed for an unknown cause.
     pub fn transient(reason: impl Into<String>) -> Self {
-        Self { severity: Severity::Transient, reason: reason.into() }
+        Self { kind: FailureKind::Transient, reason: reason.into() }
     }
 
     /// A retry cannot help as long as neither the spec nor the node changes.
     pub fn permanent(reason: impl Into<String>) -> Self {
-        Self { severity: Severity::Permanent, reason: reason.into() }
+        Self { kind: FailureKind::Permanent, reason: reason.into() }
     }
 }
 

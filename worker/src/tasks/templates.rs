@@ -71,7 +71,7 @@ fn expand_text(
 
 #[cfg(test)]
 mod tests {
-    use warren_task::Severity;
+    use warren_task::FailureKind;
     use warren_types::spec::EnvVar;
 
     use warren_types::TaskSpec;
@@ -106,7 +106,7 @@ mod tests {
             change(&mut task.spec);
             node.labels.insert("zone".into(), "../etc".into());
             let failure = expand(&task, &node).unwrap_err();
-            assert_eq!(failure.severity, Severity::Permanent);
+            assert_eq!(failure.kind, FailureKind::Permanent);
             assert!(failure.reason.starts_with(desired), "{}", failure.reason);
         };
         let rack = vec![var("A", "{{.Node.Labels.rack}}")];

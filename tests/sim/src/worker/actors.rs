@@ -1,7 +1,7 @@
 //! One actor per task: calls `step`, executes one action, and reports the result.
 
 use warren_task::{
-    Action, ContainerState, NextStep, Severity, build_report, resolved_digest, should_report, step,
+    Action, ContainerState, FailureKind, NextStep, build_report, resolved_digest, should_report, step,
 };
 use warren_types::{DesiredTaskState, TaskExit, TaskId};
 
@@ -116,8 +116,8 @@ impl ClusterSimulation {
                 }
             } else {
                 let for_good = end == ActionEnd::FailsForGood;
-                let severity = if for_good { Severity::Permanent } else { Severity::Transient };
-                actor.observed.record_failure(action, severity, "simulated".into(), now);
+                let kind = if for_good { FailureKind::Permanent } else { FailureKind::Transient };
+                actor.observed.record_failure(action, kind, "simulated".into(), now);
             }
         }
         self.after_short_delay(worker, WorkerEvent::StepTask(task));

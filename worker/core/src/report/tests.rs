@@ -7,7 +7,7 @@ use warren_types::{Health, Id, ServiceId};
 use super::*;
 use crate::action::Action;
 use crate::attempt_history::{AttemptHistory, TerminalState};
-use crate::observed_task::{HealthObservation, SentStop, Severity};
+use crate::observed_task::{FailureKind, HealthObservation, SentStop};
 
 const AT: Timestamp = Timestamp(1_700_000_000_000);
 
@@ -119,7 +119,7 @@ fn pull_progress_then_digest_is_reported() {
     found.record_pull_progress("pulling image: 1 of 2 layers, 3 of 9 MiB".into());
     let pulling = "pulling image: 1 of 2 layers, 3 of 9 MiB";
     check(DesiredTaskState::Ready, &found, 1, TaskState::Preparing, false, pulling);
-    found.record_failure(&Action::EnsureImage, Severity::Transient, "the registry is away".into(), AT);
+    found.record_failure(&Action::EnsureImage, FailureKind::Transient, "the registry is away".into(), AT);
     let failed = "pulling image: the registry is away";
     check(DesiredTaskState::Ready, &found, 1, TaskState::Preparing, false, failed);
     found.record_pull_progress(pulling.into());
@@ -160,10 +160,10 @@ fn pull_progress_then_digest_is_reported() {
 fn failure_is_reported_without_state_change() {
     let mut found = fresh(ContainerState::Running { since: AT }, AttemptHistory::default().with_start(AT, 4));
     let down = "containerd does not answer".to_string();
-    found.record_failure(&Action::Inspect, Severity::Transient, down.clone(), AT);
+    found.record_failure(&Action::Inspect, FailureKind::Transient, down.clone(), AT);
     let reason = "inspecting container: containerd does not answer";
     check(DesiredTaskState::Running, &found, 1, TaskState::Running, true, reason);
-    found.record_failure(&Action::Inspect, Severity::Transient, down, AT);
+    found.record_failure(&Action::Inspect, FailureKind::Transient, down, AT);
     check(DesiredTaskState::Running, &found, 1, TaskState::Running, true, reason);
 }
 
@@ -233,7 +233,7 @@ fn task_is_ready_while_checks_succeed() {
     let mut failing = ObservedTask { observed_health: checked(Unhealthy, "unhealthy: refused"), ..failing };
     failing.record_failure(
         &Action::RecordHistory(history(Unhealthy)),
-        Severity::Transient,
+        FailureKind::Transient,
         "away".into(),
         AT,
     );

@@ -12,7 +12,7 @@ use warren_types::{Id, ServiceId, TaskId, TaskNetworkMode, TaskSpec};
 
 use super::*;
 use crate::action::ActionKind;
-use crate::observed_task::{FailedAction, HealthObservation, SentStop, Severity};
+use crate::observed_task::{FailedAction, FailureKind, HealthObservation, SentStop};
 use crate::report::build_report;
 
 const NOW: Timestamp = Timestamp(1_000_000);
@@ -67,8 +67,8 @@ fn exited(code: i32) -> ContainerState {
     ContainerState::Stopped { exit: TaskExit { code, out_of_memory: false }, at: NOW }
 }
 
-fn trouble(verb: ActionKind, severity: Severity, failures: u32) -> BTreeMap<ActionKind, FailedAction> {
-    [(verb, FailedAction { severity, reason: "no".into(), consecutive: failures, at: NOW })].into()
+fn trouble(verb: ActionKind, kind: FailureKind, failures: u32) -> BTreeMap<ActionKind, FailedAction> {
+    [(verb, FailedAction { kind, reason: "no".into(), consecutive: failures, at: NOW })].into()
 }
 
 #[track_caller]
@@ -171,7 +171,7 @@ fn existing_container_needs_no_image() {
     let again = AttemptHistory { attempt: 2, ..AttemptHistory::default() };
     let mut recorded = found(ContainerState::Recorded, again);
     assert_eq!(step(Some(&unsettled), &recorded, NOW), NextStep::Do(Action::EnsureContainer));
-    recorded.record_failure(&Action::EnsureContainer, Severity::Transient, "no image".into(), NOW);
+    recorded.record_failure(&Action::EnsureContainer, FailureKind::Transient, "no image".into(), NOW);
     recorded.record_inspection(ContainerState::Recorded, None);
     assert_eq!(step(Some(&unsettled), &recorded, NOW), NextStep::Do(Action::EnsureImage), "it may have gone");
     recorded.record_image(digest('a'));
@@ -355,7 +355,7 @@ fn failed_container_creation_ensures_resources_again() {
     };
     found.record_failure(
         &Action::EnsureContainer,
-        Severity::Transient,
+        FailureKind::Transient,
         "no such file".into(),
         seconds_ago(60),
     );
@@ -441,7 +441,7 @@ fn process_is_killed_after_stop_grace() {
 #[test]
 fn transient_failure_is_retried_with_backoff() {
     let failing = |failures| ObservedTask {
-        failures: trouble(ActionKind::EnsureNetwork, Severity::Transient, failures),
+        failures: trouble(ActionKind::EnsureNetwork, FailureKind::Transient, failures),
         image: ImageState::Present(digest('a')),
         ..fresh(ContainerState::Absent, AttemptHistory::default())
     };
@@ -457,14 +457,14 @@ fn transient_failure_is_retried_with_backoff() {
 #[test]
 fn permanent_failure_rejects_unstarted_task() {
     let failing = |container| ObservedTask {
-        failures: trouble(ActionKind::ReservePorts, Severity::Permanent, 1),
+        failures: trouble(ActionKind::ReservePorts, FailureKind::Permanent, 1),
         ..fresh(container, AttemptHistory::default())
     };
     let reason = "reserving published ports: no".to_string();
     let rejected = AttemptHistory::default().with_end(NOW, TerminalState::Rejected, reason);
     check(RUN, &failing(ContainerState::Absent), NextStep::Do(Action::RecordHistory(rejected)));
     let running = ObservedTask {
-        failures: trouble(ActionKind::RouteTraffic, Severity::Permanent, 1),
+        failures: trouble(ActionKind::RouteTraffic, FailureKind::Permanent, 1),
         ports: PortState::Reserved,
         ..running_task()
     };
@@ -520,7 +520,7 @@ fn clients_go_elsewhere_before_the_stop_signal() {
 #[test]
 fn stop_proceeds_when_traffic_removal_fails() {
     let found = ObservedTask {
-        failures: trouble(ActionKind::ReleasePorts, Severity::Transient, 1),
+        failures: trouble(ActionKind::ReleasePorts, FailureKind::Transient, 1),
         ..running_task()
     };
     check(REMOVE, &found, NextStep::Do(Action::SignalStop));
@@ -532,7 +532,7 @@ fn stop_proceeds_when_traffic_removal_fails() {
 fn removal_continues_after_permanent_failure() {
     for verb in [ActionKind::RemoveNetwork, ActionKind::EnsureContainer] {
         let found = ObservedTask {
-            failures: trouble(verb, Severity::Permanent, 1),
+            failures: trouble(verb, FailureKind::Permanent, 1),
             ports: PortState::Released,
             ..fresh(
                 ContainerState::Absent,

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use warren_task::{
-    Action, ActionKind, AttemptHistory, AttemptPhase, ContainerState, Freshness, HealthObservation, HookKind,
-    NextStep, ObservedTask, ResourceState, Severity, TerminalState, build_report, should_report, step,
-    supersedes,
+    Action, ActionKind, AttemptHistory, AttemptPhase, ContainerState, FailureKind, Freshness,
+    HealthObservation, HookKind, NextStep, ObservedTask, ResourceState, TerminalState, build_report,
+    should_report, step, supersedes,
 };
 use warren_types::fixtures::image_digest as digest;
 use warren_types::spec::RestartCondition;
@@ -248,9 +248,9 @@ impl Simulation {
         ) {
             self.effect(action);
         }
-        let severity = match outcome {
-            InjectedOutcome::Refused if action.kind().is_required_to_run() => Severity::Permanent,
-            _ => Severity::Transient,
+        let kind = match outcome {
+            InjectedOutcome::Refused if action.kind().is_required_to_run() => FailureKind::Permanent,
+            _ => FailureKind::Transient,
         };
         match outcome {
             InjectedOutcome::Succeeds if *action == Action::Inspect => {
@@ -271,7 +271,7 @@ impl Simulation {
                 }
             }
             InjectedOutcome::FailsBefore | InjectedOutcome::FailsAfter | InjectedOutcome::Refused => {
-                self.observed.record_failure(action, severity, "no".into(), self.now);
+                self.observed.record_failure(action, kind, "no".into(), self.now);
             }
             InjectedOutcome::CrashesBefore | InjectedOutcome::CrashesAfter => self.crash(),
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use warren_runtime::fake::FakeRuntime;
-use warren_task::Severity;
+use warren_task::FailureKind;
 use warren_types::{Id, SecretObjectId, UserNamespace};
 
 use super::*;
@@ -150,7 +150,7 @@ async fn missing_manager_is_reported_as_waiting() {
     let world = Fixture::new();
     world.fetcher.set_answer(Err(SecretFetchError::NoManager("not connected to a manager".into())));
     let failure = world.ensure(&with_secrets(1, vec![mount("db")])).await.unwrap_err();
-    assert_eq!(failure.severity, Severity::Transient);
+    assert_eq!(failure.kind, FailureKind::Transient);
     assert!(failure.reason.starts_with(WAITING), "{}", failure.reason);
     assert!(world.left().is_empty());
 }
@@ -158,7 +158,7 @@ async fn missing_manager_is_reported_as_waiting() {
 #[tokio::test]
 async fn fetch_error_is_reported_and_leaves_nothing() {
     let template = || vec![SecretObjectMount { template: true, ..mount("db") }];
-    let (transient, permanent) = (Severity::Transient, Severity::Permanent);
+    let (transient, permanent) = (FailureKind::Transient, FailureKind::Permanent);
     let cases = [
         (
             Err(SecretFetchError::VersionGone("version 1 of secret db is not kept".into())),
@@ -182,11 +182,11 @@ async fn fetch_error_is_reported_and_leaves_nothing() {
             "UTF-8",
         ),
     ];
-    for (answer, expected, severity, words) in cases {
+    for (answer, expected, kind, words) in cases {
         let world = Fixture::new();
         world.fetcher.set_answer(answer);
         let failure = world.ensure(&with_secrets(1, vec![expected])).await.unwrap_err();
-        assert_eq!(failure.severity, severity, "{}", failure.reason);
+        assert_eq!(failure.kind, kind, "{}", failure.reason);
         assert!(failure.reason.contains(words) && !failure.reason.contains("hush"), "{}", failure.reason);
         assert!(world.left().is_empty());
     }
@@ -200,7 +200,7 @@ async fn unknown_owner_is_rejected_by_field_only_if_requested() {
     task.spec.user = Some("stranger".into());
     let failure = world.ensure(&task).await.unwrap_err();
     assert!(failure.reason.starts_with("task.user: \"stranger\""), "{}", failure.reason);
-    assert_eq!(failure.severity, Severity::Permanent);
+    assert_eq!(failure.kind, FailureKind::Permanent);
     task.spec.secrets[0].uid = Some(1);
     task.spec.secrets[0].gid = Some(2);
     assert_eq!(seen(&world.ensure(&task).await.unwrap()[0]).1, 1);
@@ -219,7 +219,7 @@ async fn owners_are_those_of_the_user_namespace() {
     let mut other = TaskAssignment { id: task_id(2), ..task };
     other.spec.secrets[1].gid = Some(65_536);
     let failure = world.ensure(&other).await.unwrap_err();
-    assert_eq!(failure.severity, Severity::Permanent);
+    assert_eq!(failure.kind, FailureKind::Permanent);
     assert!(failure.reason.starts_with("task.secrets[1]: user and group must"), "{}", failure.reason);
     other.spec.secrets[1].gid = None;
     assert_eq!(seen(&world.ensure(&other).await.unwrap()[0]).1, 1_065_569);
@@ -261,7 +261,7 @@ async fn seccomp_profile_is_read_from_its_config_and_not_mounted() {
     world.fetcher.set_answer(Ok(vec![sent(SecretObjectKind::Config, "strict", b"{}")]));
     world.ensure(&other).await.unwrap();
     let failure: ActionFailure = world.files.seccomp_profile(&other).await.unwrap_err().into();
-    assert_eq!(failure.severity, Severity::Permanent);
+    assert_eq!(failure.kind, FailureKind::Permanent);
     let reason = "task.seccomp: config strict: defaultAction: is missing; give an action like SCMP_ACT_ERRNO";
     assert_eq!(failure.reason, reason);
 }

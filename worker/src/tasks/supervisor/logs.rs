@@ -46,7 +46,7 @@ impl TaskSupervisor {
         if removed > 0 {
             tracing::info!(removed, "removed directories of tasks");
         }
-        let stored = dirs.stored_logs(desired_state.retained.into_values().collect()).await?;
+        let stored = dirs.list_retained_logs(desired_state.retained.into_values().collect()).await?;
         let shortage = disk(dirs.root()).map_or(Bytes(0), disk_shortage);
         for task in logs_to_remove(stored, Timestamp(self.clock.unix_millis()), shortage) {
             // It may have been assigned again, in another incarnation of the cluster.

@@ -105,7 +105,7 @@ fn evicted_task_has_failed_whatever_its_restart_policy() {
     // Its layer cannot be removed: that does not keep it from ending.
     let failing = ObservedTask {
         layer: ResourceState::Unknown,
-        failures: trouble(ActionKind::RemoveLayer, Severity::Transient, 1),
+        failures: trouble(ActionKind::RemoveLayer, FailureKind::Transient, 1),
         ..found.clone()
     };
     for condition in RestartCondition::ALL {

@@ -9,5 +9,5 @@ pub mod liveness;
 pub mod members;
 pub mod planner;
 pub mod scheduler_metrics;
-pub mod trigger;
 pub mod verification;
+pub mod wake_up_dispatcher;

@@ -29,8 +29,8 @@ use warren_types::{Bytes, MemberId};
 
 use self::object_counts::ObjectCountCache;
 use crate::controllers::scheduler_metrics::SchedulerMetrics;
-use crate::controllers::trigger::RESYNC_TASK;
 use crate::controllers::verification::VerificationMetrics;
+use crate::controllers::wake_up_dispatcher::RESYNC_TASK;
 
 /// The driver iterates twenty times a second and writes to the disk in between; without an iteration for this
 /// time, it or its disk hangs.

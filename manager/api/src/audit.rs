@@ -18,7 +18,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::Service;
 use warren_audit::{
-    AuditCaller, AuditLine, AuditLog, AuditObject, AuditOutcome, DenialCaller, DenialLimiter, RotationLimits,
+    AuditCaller, AuditFileLimits, AuditLine, AuditLog, AuditObject, AuditOutcome, DenialCaller, DenialLimiter,
 };
 use warren_proto::Problem;
 use warren_security::{Peer, Role};
@@ -87,7 +87,7 @@ impl Auditor {
     /// # Errors
     /// The thread that writes cannot be started.
     pub fn start(dir: PathBuf, manager: String, data_dir_lock: impl Send + 'static) -> std::io::Result<Self> {
-        let log = AuditLog::start(dir, RotationLimits::default(), data_dir_lock)?;
+        let log = AuditLog::start(dir, AuditFileLimits::default(), data_dir_lock)?;
         let denials = Arc::new(Mutex::new(DenialLimiter::new(Instant::now())));
         Ok(Self { log, denials, manager: manager.into() })
     }

@@ -4,7 +4,7 @@ use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 use warren_peers::local_calls::{AuditStream, LocalCalls, ProgressStream, RelayStream};
 use warren_proto::v1;
-use warren_session::registry::NodeContact;
+use warren_session::registry::SessionContact;
 use warren_types::MemberId;
 use warren_types::spec::WITHDRAWAL_TIMEOUT;
 
@@ -14,7 +14,7 @@ use super::Api;
 impl LocalCalls for Api {
     fn contacts(&self) -> Vec<v1::NodeContact> {
         let now = Instant::now();
-        let contact = |contact: NodeContact| {
+        let contact = |contact: SessionContact| {
             let warren_replica::NodeContact { node, session, age, network_index } = contact.as_of(now);
             let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             v1::NodeContact { node_id: node.to_string(), session, age_ms, network_index }

@@ -9,14 +9,14 @@ use crate::AuditLine;
 
 /// Limits of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RotationLimits {
+pub struct AuditFileLimits {
     /// Bytes of one file.
     pub max_size: u64,
     /// Number of files.
     pub max_files: u32,
 }
 
-impl Default for RotationLimits {
+impl Default for AuditFileLimits {
     fn default() -> Self {
         Self { max_size: 10 << 20, max_files: 5 }
     }
@@ -49,12 +49,12 @@ struct NewestFile {
 #[derive(Debug)]
 pub(crate) struct AuditFiles {
     dir: PathBuf,
-    limits: RotationLimits,
+    limits: AuditFileLimits,
     newest: Option<NewestFile>,
 }
 
 impl AuditFiles {
-    pub(crate) fn new(dir: PathBuf, limits: RotationLimits) -> Self {
+    pub(crate) fn new(dir: PathBuf, limits: AuditFileLimits) -> Self {
         Self { dir, limits, newest: None }
     }
 
@@ -171,7 +171,7 @@ mod tests {
     fn files_are_rotated_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("audit");
-        let limits = RotationLimits { max_size: 2 * text(100).len() as u64, max_files: 3 };
+        let limits = AuditFileLimits { max_size: 2 * text(100).len() as u64, max_files: 3 };
         let mut files = AuditFiles::new(dir.clone(), limits);
         for number in 100..111 {
             files.append(&text(number)).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     fn line_after_torn_one_is_readable() {
         let dir = tempfile::tempdir().unwrap();
         let write = |lines: &[u8]| {
-            let mut files = AuditFiles::new(dir.path().into(), RotationLimits::default());
+            let mut files = AuditFiles::new(dir.path().into(), AuditFileLimits::default());
             files.append(lines).unwrap();
             files
         };

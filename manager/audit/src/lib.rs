@@ -12,6 +12,6 @@ mod line;
 mod log;
 
 pub use denials::{DenialCaller, DenialLimiter};
-pub use files::RotationLimits;
+pub use files::AuditFileLimits;
 pub use line::{AuditCaller, AuditLine, AuditObject, AuditOutcome, LINE_VERSION};
 pub use log::{AuditFilter, AuditItem, AuditLog};

@@ -10,7 +10,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::sleep;
 
 use crate::files::{AuditFiles, read_lines};
-use crate::{AuditLine, LINE_VERSION, RotationLimits};
+use crate::{AuditFileLimits, AuditLine, LINE_VERSION};
 
 /// Lines that may wait for the thread.
 const MAX_QUEUED: usize = 1024;
@@ -109,7 +109,7 @@ impl AuditLog {
     /// The thread cannot be started.
     pub fn start(
         dir: PathBuf,
-        limits: RotationLimits,
+        limits: AuditFileLimits,
         data_dir_lock: impl Send + 'static,
     ) -> std::io::Result<Self> {
         let (queue, messages) = sync_channel(MAX_QUEUED);
@@ -402,7 +402,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock = Arc::new(());
         let start =
-            || AuditLog::start(dir.path().join("audit"), RotationLimits::default(), lock.clone()).unwrap();
+            || AuditLog::start(dir.path().join("audit"), AuditFileLimits::default(), lock.clone()).unwrap();
         let log = start();
         for time in 1..=3 {
             log.record(line("Services/Create", time)).await;
@@ -427,7 +427,7 @@ mod tests {
     #[tokio::test]
     async fn lines_wait_in_memory_while_the_disk_fails() {
         let dir = tempfile::tempdir().unwrap();
-        let (blocked, limits) = (dir.path().join("audit"), RotationLimits::default());
+        let (blocked, limits) = (dir.path().join("audit"), AuditFileLimits::default());
         // No directory can be created where a file is.
         std::fs::write(&blocked, "").unwrap();
         let log = AuditLog::start(blocked.clone(), limits, ()).unwrap();

@@ -49,7 +49,7 @@ impl Default for SharedRegistry {
 
 /// The last contact with the node of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeContact {
+pub struct SessionContact {
     /// The node.
     pub node: NodeId,
     /// Its session here.
@@ -60,7 +60,7 @@ pub struct NodeContact {
     pub network_index: u64,
 }
 
-impl NodeContact {
+impl SessionContact {
     /// As other managers see it at `now`.
     pub fn as_of(&self, now: Instant) -> warren_replica::NodeContact {
         let Self { node, session, at, network_index } = *self;
@@ -81,7 +81,7 @@ struct SessionEntry {
     progress: BTreeMap<TaskId, TaskReport>,
     /// Usage and health checks of its tasks.
     task_telemetry: NodeTelemetry,
-    /// See [`NodeContact::network_index`].
+    /// See [`SessionContact::network_index`].
     network_index: u64,
     /// Images that it reported last.
     images: Vec<v1::HeldImage>,
@@ -155,8 +155,8 @@ impl SessionRegistry {
     }
 
     /// The last contact with each connected node.
-    pub fn contacts(&self) -> Vec<NodeContact> {
-        let contact = |(node, entry): (&NodeId, &SessionEntry)| NodeContact {
+    pub fn contacts(&self) -> Vec<SessionContact> {
+        let contact = |(node, entry): (&NodeId, &SessionEntry)| SessionContact {
             node: *node,
             session: entry.number,
             at: entry.last_contact,
@@ -321,7 +321,7 @@ impl RegisteredSession {
         });
     }
 
-    /// Records [`NodeContact::network_index`].
+    /// Records [`SessionContact::network_index`].
     pub fn record_network(&self, index: u64) {
         let before = self.update(|entry| std::mem::replace(&mut entry.network_index, index));
         if before.is_some_and(|before| before < index) {
@@ -400,7 +400,7 @@ mod tests {
         assert!(registry.register(node, 1, outbox(), now).is_none());
         old.record_contact(now + std::time::Duration::from_secs(1));
         assert!(!old.is_current());
-        assert_eq!(registry.contacts(), [NodeContact { node, session: 2, at: now, network_index: 0 }]);
+        assert_eq!(registry.contacts(), [SessionContact { node, session: 2, at: now, network_index: 0 }]);
         drop(old);
         assert!(new.is_current());
         drop(new);

@@ -23,7 +23,7 @@ use warren_types::{CaHolder, NodeId};
 
 use crate::controllers::liveness::FetchContacts;
 use crate::controllers::planner::Planner;
-use crate::controllers::trigger::{RESYNC_INTERVAL, RESYNC_TASK, ReconcileTrigger};
+use crate::controllers::wake_up_dispatcher::{RESYNC_INTERVAL, RESYNC_TASK, WakeUpDispatcher};
 use crate::manager::follow_state::{IDLE, follow_state};
 use crate::manager::registration::ensure_administrator;
 
@@ -213,13 +213,13 @@ pub(super) fn start_controllers(
         let planner = planner.clone();
         async move { planner.run(key).await }
     });
-    let waker = Arc::new(ReconcileTrigger::new(store.clone(), registry.clone(), keys));
-    let resync = waker.clone();
+    let dispatcher = Arc::new(WakeUpDispatcher::new(store.clone(), registry.clone(), keys));
+    let resync = dispatcher.clone();
     background_tasks.spawn(RESYNC_TASK, RESYNC_INTERVAL, move || {
         resync.wake_all();
         std::future::ready(Ok::<(), BoxError>(()))
     });
-    shutdown.spawn_cancellable("waker", async move { waker.run().await });
+    shutdown.spawn_cancellable("wake-up-dispatcher", async move { dispatcher.run().await });
 }
 
 /// Asks the other managers over the peer links, until all of the nodes are found.

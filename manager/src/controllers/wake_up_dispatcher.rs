@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use warren_control::WorkQueueHandle;
-use warren_replica::{ReconcileKey, WakeUps};
+use warren_replica::{ReconcileKey, ReconcileTrigger, WakeUps};
 use warren_session::SessionRegistry;
 use warren_store::Store;
 
@@ -14,13 +14,13 @@ pub const RESYNC_TASK: &str = "resync";
 pub const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Enqueues keys and wakes sessions.
-pub struct ReconcileTrigger {
+pub struct WakeUpDispatcher {
     store: Store,
     registry: SessionRegistry,
     keys: WorkQueueHandle<ReconcileKey>,
 }
 
-impl ReconcileTrigger {
+impl WakeUpDispatcher {
     /// Enqueues `keys` and wakes the sessions in `registry` for changes in `store`.
     pub fn new(store: Store, registry: SessionRegistry, keys: WorkQueueHandle<ReconcileKey>) -> Self {
         Self { store, registry, keys }
@@ -29,7 +29,7 @@ impl ReconcileTrigger {
     /// Handles changes until it is dropped.
     pub async fn run(&self) {
         let mut watch = self.store.watch(self.store.read().index);
-        let mut trigger = warren_replica::ReconcileTrigger::default();
+        let mut trigger = ReconcileTrigger::default();
         loop {
             let next = watch.next().await;
             let published = self.store.read();
@@ -75,23 +75,23 @@ mod tests {
 
     const NODE: NodeId = NodeId(Id(7));
 
-    struct TriggerFixture {
+    struct DispatcherFixture {
         publisher: StatePublisher,
-        waker: ReconcileTrigger,
+        dispatcher: WakeUpDispatcher,
         keys: WorkQueueHandle<ReconcileKey>,
         session: RegisteredSession,
     }
 
-    impl TriggerFixture {
+    impl DispatcherFixture {
         fn new() -> Self {
             let (store, publisher, _) = Store::new(PublishedState::initial(State::new()), 1, 100);
             let (registry, keys) = (SessionRegistry::default(), WorkQueue::new(100).handle());
             let session = registry.register(NODE, 1, mpsc::channel(1).0, Instant::now()).unwrap();
-            let waker = ReconcileTrigger::new(store, registry, keys.clone());
-            Self { publisher, waker, keys, session }
+            let dispatcher = WakeUpDispatcher::new(store, registry, keys.clone());
+            Self { publisher, dispatcher, keys, session }
         }
 
-        /// Publishes an entry with this change, and runs the trigger.
+        /// Publishes an entry with this change, and runs the dispatcher.
         async fn publish_change(&self, role: ReplicaRole, index: u64, change: StateChange) {
             let published = PublishedState { index, role, ..PublishedState::initial(State::new()) };
             let batch = ChangeBatch { index, changes: Arc::new([change]) };
@@ -101,7 +101,7 @@ mod tests {
                 std::future::pending::<()>().await
             };
             tokio::select! {
-                () = self.waker.run() => {}
+                () = self.dispatcher.run() => {}
                 () = publish => {}
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
             }
@@ -115,7 +115,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn follower_wakes_sessions_only() {
         let (world, follows) =
-            (TriggerFixture::new(), ReplicaRole { term: 1, leader_id: Some(2), ..ReplicaRole::default() });
+            (DispatcherFixture::new(), ReplicaRole { term: 1, leader_id: Some(2), ..ReplicaRole::default() });
         for (index, change, wakes) in [
             (1, StateChange::Service(ServiceId(Id(1))), false),
             (2, StateChange::Assignment(NODE), true),
@@ -126,7 +126,7 @@ mod tests {
             world.publish_change(follows, index, change).await;
             assert_eq!(world.is_session_woken().await, wakes, "{change:?}");
         }
-        world.waker.wake_all();
+        world.dispatcher.wake_all();
         assert!(world.is_session_woken().await);
         assert!(world.keys.is_empty());
     }
@@ -134,7 +134,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn new_leader_wakes_all_keys() {
         let leads = ReplicaRole { is_leader: true, leader_id: Some(1), term: 2, can_plan: true };
-        let world = TriggerFixture::new();
+        let world = DispatcherFixture::new();
         world.publish_change(leads, 1, StateChange::Token(warren_types::TokenId(Id(1)))).await;
         assert_eq!(world.keys.len(), 7, "all but those of services");
         assert!(world.is_session_woken().await);

@@ -31,4 +31,4 @@ pub use resolve::{
     VIRTUAL_ADDRESS_TTL, Zone, resolve,
 };
 pub use server::{DnsError, DnsServer, DnsSockets};
-pub use table::{Client, ClientDns, NameTable, NetworkNames, NodeAddresses};
+pub use table::{ClientDnsSettings, DnsClient, NameTable, NetworkNames, NodeAddresses};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::resolve::DOMAIN;
-use crate::table::ClientDns;
+use crate::table::ClientDnsSettings;
 
 /// The port of DNS.
 pub const PORT: u16 = 53;
@@ -15,7 +15,7 @@ pub const MAX_UPSTREAMS: usize = 8;
 /// container a short time-out is enough; five attempts bridge a restart of the agent.
 ///
 /// A search domain `.` means none, also not `warren`.
-pub fn resolv_conf(gateway: Ipv4Addr, dns: &ClientDns) -> String {
+pub fn resolv_conf(gateway: Ipv4Addr, dns: &ClientDnsSettings) -> String {
     let mut searches = vec![DOMAIN];
     for search in dns.searches.iter().map(String::as_str) {
         if !searches.contains(&search) {
@@ -59,7 +59,7 @@ mod tests {
 
     fn file(searches: &[&str]) -> String {
         let searches = searches.iter().map(|search| (*search).to_owned()).collect();
-        resolv_conf(GATEWAY, &ClientDns { searches, ..ClientDns::default() })
+        resolv_conf(GATEWAY, &ClientDnsSettings { searches, ..ClientDnsSettings::default() })
     }
 
     #[test]
@@ -69,7 +69,10 @@ mod tests {
         assert_eq!(file(&["example.com", "warren", "b"]), format!("search warren example.com b\n{rest}"));
         assert_eq!(file(&["."]), rest);
         let servers = vec!["192.0.2.1:53".parse().unwrap()];
-        assert_eq!(resolv_conf(GATEWAY, &ClientDns { servers, ..ClientDns::default() }), file(&[]));
+        assert_eq!(
+            resolv_conf(GATEWAY, &ClientDnsSettings { servers, ..ClientDnsSettings::default() }),
+            file(&[])
+        );
     }
 
     #[test]

@@ -10,18 +10,18 @@ use warren_types::{Catalogue, DnsLabel, Endpoint, EndpointMode, NetworkId, Servi
 
 /// A task of this node as a client of its DNS server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Client {
+pub struct DnsClient {
     /// The networks it is attached to, in the order of its spec. A name in several of them means that of the first.
     pub networks: Vec<NetworkId>,
     /// One of them has a way out, also if its catalogue is not known.
     pub has_way_out: bool,
     /// Its own upstreams and search domains.
-    pub dns: ClientDns,
+    pub dns: ClientDnsSettings,
 }
 
 /// DNS settings of one task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ClientDns {
+pub struct ClientDnsSettings {
     /// Asked instead of the upstreams of the node.
     pub servers: Vec<SocketAddr>,
     /// Domains that its resolver appends, after `warren`.
@@ -201,7 +201,7 @@ impl NameTable {
     /// A table of the networks whose catalogues are known, and of the tasks of this node by their addresses.
     pub fn new(
         networks: impl IntoIterator<Item = Arc<NetworkNames>>,
-        clients: &BTreeMap<Ipv4Addr, Client>,
+        clients: &BTreeMap<Ipv4Addr, DnsClient>,
         addresses: NodeAddresses,
     ) -> Self {
         let by_id: BTreeMap<NetworkId, Arc<NetworkNames>> =
@@ -227,7 +227,7 @@ impl NameTable {
     }
 }
 
-fn client_names(client: &Client, by_id: &BTreeMap<NetworkId, Arc<NetworkNames>>) -> ClientNames {
+fn client_names(client: &DnsClient, by_id: &BTreeMap<NetworkId, Arc<NetworkNames>>) -> ClientNames {
     let networks: Box<[_]> = client.networks.iter().filter_map(|id| by_id.get(id).cloned()).collect();
     let is_complete = networks.len() == client.networks.len();
     let outside = match client.has_way_out || networks.iter().any(|network| !network.internal) {

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use warren_dns::{Client, NameTable, NetworkNames, NodeAddresses};
+use warren_dns::{DnsClient, NameTable, NetworkNames, NodeAddresses};
 use warren_types::{Catalogue, CatalogueService, Endpoint, Id, NetworkId, Protocol, ServicePort};
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -75,7 +75,7 @@ fn five_thousand_services_take_less_than_ten_megabytes() {
     let with_catalogue = IN_USE.load(Ordering::Relaxed);
     let names = Arc::new(NetworkNames::new(&catalogue));
     let client = |number: u32| {
-        let client = Client { networks: vec![catalogue.network], ..Client::default() };
+        let client = DnsClient { networks: vec![catalogue.network], ..DnsClient::default() };
         (Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 211, 0, 1)) + number), client)
     };
     let clients = (0..CLIENTS).map(client).collect();

@@ -208,7 +208,7 @@ impl WireGuardDevice {
 
 /// How the VXLAN device finds one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerLink {
+pub struct VxlanPeer {
     /// Gateway address of the peer: next hop of the routes to its blocks.
     pub gateway: Ipv4Addr,
     /// Hardware address of its VXLAN device.
@@ -291,7 +291,7 @@ pub struct DesiredNode {
     /// The VXLAN device.
     pub overlay: Option<OverlayDevice>,
     /// What leads to each peer, sorted by the numbers of nodes.
-    pub peers: Vec<PeerLink>,
+    pub peers: Vec<VxlanPeer>,
     /// Routes of the node as a whole, sorted by destination.
     pub routes: Vec<Route>,
     /// Rules that select the table of routes.

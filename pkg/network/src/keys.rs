@@ -43,7 +43,7 @@ impl fmt::Display for TaskKey {
 
 /// The transport protocol of a published port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
+pub enum TransportProtocol {
     /// TCP.
     Tcp,
     /// UDP.
@@ -52,7 +52,7 @@ pub enum Protocol {
     Sctp,
 }
 
-impl Protocol {
+impl TransportProtocol {
     /// All protocols, in the order of their rules.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
@@ -75,7 +75,7 @@ impl Protocol {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for TransportProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -86,12 +86,12 @@ impl fmt::Display for Protocol {
 pub struct HostPort {
     ip: Option<Ipv4Addr>,
     port: NonZeroU16,
-    protocol: Protocol,
+    protocol: TransportProtocol,
 }
 
 impl HostPort {
     /// The port on one address of the node, or on all of them for `None` and 0.0.0.0, which are equivalent.
-    pub fn new(ip: Option<Ipv4Addr>, port: NonZeroU16, protocol: Protocol) -> Self {
+    pub fn new(ip: Option<Ipv4Addr>, port: NonZeroU16, protocol: TransportProtocol) -> Self {
         Self { ip: ip.filter(|ip| !ip.is_unspecified()), port, protocol }
     }
 
@@ -106,7 +106,7 @@ impl HostPort {
     }
 
     /// The protocol.
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> TransportProtocol {
         self.protocol
     }
 }
@@ -138,9 +138,9 @@ mod tests {
     fn host_port_display_is_canonical() {
         let port = NonZeroU16::new(80).unwrap();
         let at = |ip, protocol| HostPort::new(ip, port, protocol);
-        assert_eq!(at(Some(Ipv4Addr::UNSPECIFIED), Protocol::Tcp), at(None, Protocol::Tcp));
-        assert_ne!(at(None, Protocol::Udp), at(None, Protocol::Tcp));
-        assert_eq!(at(None, Protocol::Udp).to_string(), "80/udp");
-        assert_eq!(at(Some(Ipv4Addr::LOCALHOST), Protocol::Tcp).to_string(), "127.0.0.1:80/tcp");
+        assert_eq!(at(Some(Ipv4Addr::UNSPECIFIED), TransportProtocol::Tcp), at(None, TransportProtocol::Tcp));
+        assert_ne!(at(None, TransportProtocol::Udp), at(None, TransportProtocol::Tcp));
+        assert_eq!(at(None, TransportProtocol::Udp).to_string(), "80/udp");
+        assert_eq!(at(Some(Ipv4Addr::LOCALHOST), TransportProtocol::Tcp).to_string(), "127.0.0.1:80/tcp");
     }
 }

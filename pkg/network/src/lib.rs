@@ -35,15 +35,17 @@ pub use ipnet::Ipv4Net;
 
 pub use desired::desired_network;
 pub use error::{Error, PortHolder, PortUser};
-pub use keys::{HostPort, InvalidTaskKey, Protocol, TaskKey};
+pub use keys::{HostPort, InvalidTaskKey, TaskKey, TransportProtocol};
 pub use linux::{LinuxNetwork, NamespaceLock, NetworkRequirement, kernel_module, port_user};
 pub use model::{
     Attachment, Balancing, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT,
-    DirectRoutes, MIN_MTU, Network, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD,
-    Overlay, Peer, PortMapping, PortRange, RangeConflict, Repairs, TaskNetwork, Underlay, WIREGUARD_OVERHEAD,
-    WireGuard,
+    DirectRoutes, MIN_MTU, NetworkMembership, NetworkNumber, NodeNetwork, NodeNetworkSettings,
+    OVERLAY_OVERHEAD, Overlay, PeerNode, PortMapping, PortRange, RangeConflict, Repairs, TaskNetwork,
+    Underlay, WIREGUARD_OVERHEAD, WireGuard,
 };
-pub use warren_wireguard::{DEFAULT_PORT as DEFAULT_WIREGUARD_PORT, PrivateKey, PublicKey, WireGuardProgram};
+pub use warren_wireguard::{
+    DEFAULT_PORT as DEFAULT_WIREGUARD_PORT, WireGuardPrivateKey, WireGuardProgram, WireGuardPublicKey,
+};
 
 /// The interface to the node's network. Every operation is idempotent and completes an earlier one that was
 /// killed.

@@ -40,7 +40,7 @@ use tokio::sync::{Mutex as AsyncMutex, RwLock};
 use warren_wireguard::WireGuardProgram;
 
 use crate::desired::{TaskLink, desired_node};
-use crate::keys::{HostPort, Protocol, TaskKey};
+use crate::keys::{HostPort, TaskKey, TransportProtocol};
 use crate::model::{
     ClusterNetwork, NodeNetwork, NodeNetworkSettings, PortMapping, RangeConflict, Repairs, TaskNetwork,
     Underlay,
@@ -322,7 +322,7 @@ impl LinuxInner {
     /// Moves UDP flows of a port to its present backends: the kernel would keep sending them where their
     /// first packet went, also to the node itself.
     async fn move_flows(&self, at: HostPort, backends: &BTreeSet<SocketAddrV4>) -> Result<(), Error> {
-        if at.protocol() != Protocol::Udp {
+        if at.protocol() != TransportProtocol::Udp {
             return Ok(());
         }
         let backends = backends.iter().map(|backend| *backend.ip()).collect();

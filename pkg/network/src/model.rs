@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use cluster::{Balancing, ClusterNetwork, DEFAULT_NETWORK, Network, NetworkNumber, Peer};
+pub use cluster::{Balancing, ClusterNetwork, DEFAULT_NETWORK, NetworkMembership, NetworkNumber, PeerNode};
 pub use settings::{
     DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes, MIN_MTU, NodeNetworkSettings,
     OVERLAY_OVERHEAD, Overlay, PortRange, RangeConflict, Underlay, WIREGUARD_OVERHEAD, WireGuard,
@@ -78,7 +78,7 @@ impl NodeNetwork {
     }
 
     /// The peers of this node with their numbers, without itself.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = (u16, &Peer)> + '_ {
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (u16, &PeerNode)> + '_ {
         let own = self.settings.number();
         let all = self.cluster.peers.iter().map(|(number, peer)| (*number, peer));
         all.filter(move |(number, _)| Some(*number) != own)

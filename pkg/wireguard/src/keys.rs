@@ -16,9 +16,9 @@ pub struct InvalidKey;
 
 /// The secret half. It is never shown, and overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PrivateKey(Zeroizing<[u8; KEY_BYTES]>);
+pub struct WireGuardPrivateKey(Zeroizing<[u8; KEY_BYTES]>);
 
-impl PrivateKey {
+impl WireGuardPrivateKey {
     /// A new random key; `None` if the system has no randomness.
     pub fn generate() -> Option<Self> {
         let mut bytes = Zeroizing::new([0; KEY_BYTES]);
@@ -30,8 +30,8 @@ impl PrivateKey {
     }
 
     /// The public half.
-    pub fn public_key(&self) -> PublicKey {
-        PublicKey(x25519::PublicKey::from(&x25519::StaticSecret::from(*self.0)).to_bytes())
+    pub fn public_key(&self) -> WireGuardPublicKey {
+        WireGuardPublicKey(x25519::PublicKey::from(&x25519::StaticSecret::from(*self.0)).to_bytes())
     }
 
     /// 64 hexadecimal digits: the form for files and for the protocol.
@@ -40,13 +40,13 @@ impl PrivateKey {
     }
 }
 
-impl fmt::Debug for PrivateKey {
+impl fmt::Debug for WireGuardPrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PrivateKey(..)")
+        f.write_str("WireGuardPrivateKey(..)")
     }
 }
 
-impl FromStr for PrivateKey {
+impl FromStr for WireGuardPrivateKey {
     type Err = InvalidKey;
 
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
@@ -56,21 +56,21 @@ impl FromStr for PrivateKey {
 
 /// The public half, by which peers know a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PublicKey(pub [u8; KEY_BYTES]);
+pub struct WireGuardPublicKey(pub [u8; KEY_BYTES]);
 
-impl fmt::Display for PublicKey {
+impl fmt::Display for WireGuardPublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex(&self.0))
     }
 }
 
-impl fmt::Debug for PublicKey {
+impl fmt::Debug for WireGuardPublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PublicKey({self})")
+        write!(f, "WireGuardPublicKey({self})")
     }
 }
 
-impl FromStr for PublicKey {
+impl FromStr for WireGuardPublicKey {
     type Err = InvalidKey;
 
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
@@ -110,21 +110,22 @@ mod tests {
         // As OpenSSL computes it.
         let private = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ac177fba51db92c2a";
         let public = "2953e97dca1229f97c600bec2c17feeaab35ce4bedf66b1d42f16a449dc5c05f";
-        let key: PrivateKey = private.parse().unwrap();
+        let key: WireGuardPrivateKey = private.parse().unwrap();
         assert_eq!(key.public_key().to_string(), public);
         assert_eq!(*key.to_hex(), private);
-        assert_eq!(format!("{key:?}"), "PrivateKey(..)");
+        assert_eq!(format!("{key:?}"), "WireGuardPrivateKey(..)");
     }
 
     #[test]
     fn keys_differ_and_survive_their_text_form() {
-        let (one, other) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+        let (one, other) =
+            (WireGuardPrivateKey::generate().unwrap(), WireGuardPrivateKey::generate().unwrap());
         assert_ne!(one, other);
-        assert_eq!(one.to_hex().parse::<PrivateKey>().unwrap(), one);
+        assert_eq!(one.to_hex().parse::<WireGuardPrivateKey>().unwrap(), one);
         let public = one.public_key();
-        assert_eq!(public.to_string().parse::<PublicKey>().unwrap(), public);
+        assert_eq!(public.to_string().parse::<WireGuardPublicKey>().unwrap(), public);
         for bad in ["", "00", &"g".repeat(64), &"é".repeat(32), &"0".repeat(63), &"0".repeat(65)] {
-            assert_eq!(bad.parse::<PublicKey>(), Err(InvalidKey), "{bad}");
+            assert_eq!(bad.parse::<WireGuardPublicKey>(), Err(InvalidKey), "{bad}");
         }
     }
 }

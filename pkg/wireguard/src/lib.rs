@@ -18,7 +18,7 @@ mod protocol;
 
 pub use control::WireGuardControl;
 pub use error::Error;
-pub use keys::{InvalidKey, PrivateKey, PublicKey};
+pub use keys::{InvalidKey, WireGuardPrivateKey, WireGuardPublicKey};
 pub use process::{COMMAND, WireGuardProgram, run_command, start};
 pub use protocol::{PeerState, WireGuardPeer, WireGuardSettings, WireGuardState};
 

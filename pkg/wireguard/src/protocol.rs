@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use zeroize::Zeroizing;
 
-use crate::{Error, PrivateKey, PublicKey};
+use crate::{Error, WireGuardPrivateKey, WireGuardPublicKey};
 
 /// Asks for everything.
 pub(crate) const GET: &str = "get=1\n\n";
@@ -17,7 +17,7 @@ pub(crate) const GET: &str = "get=1\n\n";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireGuardPeer {
     /// Its public key.
-    pub key: PublicKey,
+    pub key: WireGuardPublicKey,
     /// Its address: packets to it are encrypted for this peer, and only this peer may send from it. Encrypted packets
     /// are sent to the same address.
     pub address: Ipv4Addr,
@@ -27,7 +27,7 @@ pub struct WireGuardPeer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireGuardSettings {
     /// The key of this node.
-    pub private_key: PrivateKey,
+    pub private_key: WireGuardPrivateKey,
     /// UDP port of this node and of its peers.
     pub port: u16,
     /// The peers.
@@ -38,11 +38,11 @@ pub struct WireGuardSettings {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WireGuardState {
     /// The key of this node, if it has one.
-    pub private_key: Option<PrivateKey>,
+    pub private_key: Option<WireGuardPrivateKey>,
     /// UDP port; 0: none.
     pub port: u16,
     /// The peers.
-    pub peers: BTreeMap<PublicKey, PeerState>,
+    pub peers: BTreeMap<WireGuardPublicKey, PeerState>,
 }
 
 /// A peer as the device has it.
@@ -64,7 +64,7 @@ pub struct PeerState {
 /// [`Error::Answer`].
 pub(crate) fn parse_state(text: &str) -> Result<WireGuardState, Error> {
     let mut state = WireGuardState::default();
-    let mut peer: Option<(PublicKey, PeerState)> = None;
+    let mut peer: Option<(WireGuardPublicKey, PeerState)> = None;
     for line in text.lines().filter(|line| !line.is_empty()) {
         // The line may have the private key.
         let wrong = |shown: &str| Error::Answer { line: shown.to_owned() };
@@ -135,7 +135,7 @@ pub(crate) fn change(found: &WireGuardState, wanted: &WireGuardSettings) -> Opti
         line("listen_port", &wanted.port.to_string());
         descriptions.push(format!("set the port of WireGuard to {}", wanted.port));
     }
-    let known: BTreeSet<PublicKey> = wanted.peers.iter().map(|peer| peer.key).collect();
+    let known: BTreeSet<WireGuardPublicKey> = wanted.peers.iter().map(|peer| peer.key).collect();
     // First, so that their addresses are free for others.
     for key in found.peers.keys().filter(|key| !known.contains(key)) {
         line("public_key", &key.to_string());
@@ -165,8 +165,8 @@ fn is_set(found: Option<&PeerState>, wanted: &WireGuardPeer, port: u16) -> bool 
 mod tests {
     use super::*;
 
-    fn key(last: u8) -> PublicKey {
-        PublicKey([last; 32])
+    fn key(last: u8) -> WireGuardPublicKey {
+        WireGuardPublicKey([last; 32])
     }
 
     fn peer(last: u8) -> WireGuardPeer {

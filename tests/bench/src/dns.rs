@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
-use warren_dns::{Client, DnsServer, DnsSockets, NameTable, NetworkNames, NodeAddresses};
+use warren_dns::{DnsClient, DnsServer, DnsSockets, NameTable, NetworkNames, NodeAddresses};
 use warren_types::{Catalogue, CatalogueService, Endpoint, Id, NetworkId};
 
 use crate::figures::BenchFigures;
@@ -64,7 +64,7 @@ pub fn serve() -> anyhow::Result<()> {
     let _guard = runtime.enter();
     let server = DnsServer::start(vec![DnsSockets::bind((Ipv4Addr::LOCALHOST, 0).into())?])?;
     let catalogue = catalogue();
-    let client = Client { networks: vec![catalogue.network], ..Client::default() };
+    let client = DnsClient { networks: vec![catalogue.network], ..DnsClient::default() };
     let names = Arc::new(NetworkNames::new(&catalogue));
     server.set_table(NameTable::new([names], &[(CLIENT, client)].into(), NodeAddresses::default()));
     println!("{}", server.addresses()[0]);

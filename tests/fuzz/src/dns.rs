@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use hickory_server::proto::op::{Message, MessageType};
 use hickory_server::proto::rr::RData;
-use warren_dns::{Client, NameTable, NetworkNames, NodeAddresses, Reaction, ReplyKind, Transport, react};
+use warren_dns::{DnsClient, NameTable, NetworkNames, NodeAddresses, Reaction, ReplyKind, Transport, react};
 use warren_types::{
     Catalogue, CatalogueService, Endpoint, EndpointMode, Id, NetworkId, Protocol, ServicePort,
 };
@@ -27,13 +27,13 @@ const MAX_DATAGRAM: usize = 1232;
 static TABLE: LazyLock<NameTable> = LazyLock::new(table);
 
 fn table() -> NameTable {
-    let clients: BTreeMap<Ipv4Addr, Client> = SENDERS
+    let clients: BTreeMap<Ipv4Addr, DnsClient> = SENDERS
         .into_iter()
         .zip(VISIBLE)
         .take(3)
         .map(|(address, networks)| {
             let networks = networks.iter().map(|number| NetworkId(Id(u128::from(*number)))).collect();
-            (address, Client { networks, ..Client::default() })
+            (address, DnsClient { networks, ..DnsClient::default() })
         })
         .collect();
     let ranges = vec!["10.0.0.0/8".parse().expect("a valid range")];

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use warren_network::desired::{Chains, DesiredNetwork};
 use warren_network::{
-    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, HostPort, Ipv4Net, Network,
-    NodeNetwork, NodeNetworkSettings, Overlay, Peer, Protocol, TaskKey, TaskNetwork, desired_network,
+    Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, HostPort, Ipv4Net,
+    NetworkMembership, NodeNetwork, NodeNetworkSettings, Overlay, PeerNode, TaskKey, TaskNetwork,
+    TransportProtocol, desired_network,
 };
 
 /// Length limit of a chain's name in iptables.
@@ -70,11 +71,11 @@ fn node(input: &mut Unstructured<'_>) -> Result<NodeNetwork> {
     for number in peers(input)? {
         cluster.peers.insert(
             number.into(),
-            Peer { blocks: vec![block(number)], underlay: underlay(number), key: None },
+            PeerNode { blocks: vec![block(number)], underlay: underlay(number), key: None },
         );
     }
     for number in 1..=u32::from(u8::arbitrary(input)? % 4) {
-        let network = Network { internal: bool::arbitrary(input)?, members: addresses(input)? };
+        let network = NetworkMembership { internal: bool::arbitrary(input)?, members: addresses(input)? };
         cluster.networks.insert(number, network);
     }
     // Services of one input are near each other or far apart.
@@ -97,7 +98,7 @@ fn node(input: &mut Unstructured<'_>) -> Result<NodeNetwork> {
     }
     for _ in 0..u8::arbitrary(input)? {
         let port = NonZeroU16::new(u16::arbitrary(input)?).unwrap_or(NonZeroU16::MIN);
-        let (protocol, bind) = (*input.choose(&Protocol::ALL)?, u8::arbitrary(input)? % 4);
+        let (protocol, bind) = (*input.choose(&TransportProtocol::ALL)?, u8::arbitrary(input)? % 4);
         // A port is held on all addresses or on some of them.
         let binds =
             if bind == 0 { vec![None] } else { (1..=bind).map(|last| Some(own_address(last))).collect() };
@@ -145,7 +146,7 @@ fn addresses(input: &mut Unstructured<'_>) -> Result<BTreeSet<Ipv4Addr>> {
 struct Packet {
     source: Ipv4Addr,
     destination: Ipv4Addr,
-    protocol: Protocol,
+    protocol: TransportProtocol,
     port: u16,
 }
 
@@ -231,8 +232,12 @@ fn check_virtual_addresses(node: &NodeNetwork, nat: &Chains) {
     for address in node.cluster.services.keys().flat_map(|ip| [*ip, Ipv4Addr::from(u32::from(*ip) ^ 1)]) {
         let backends = node.cluster.services.get(&address).unwrap_or(&nobody);
         let expected = backends.iter().map(ToString::to_string).collect();
-        let packet =
-            Packet { source: own_address(9), destination: address, protocol: Protocol::Udp, port: 53 };
+        let packet = Packet {
+            source: own_address(9),
+            destination: address,
+            protocol: TransportProtocol::Udp,
+            port: 53,
+        };
         assert_eq!(translations(nat, "WARREN-VIP", packet), expected, "{address}");
     }
 }
@@ -241,7 +246,7 @@ fn check_ports(node: &NodeNetwork, desired: &DesiredNetwork) {
     let (nat, filter) = (table(desired, "nat"), table(desired, "filter"));
     for at in node.ports.keys() {
         for (port, last) in [(at.port(), 1), (at.port(), 7), (at.port() ^ 1, 1)] {
-            for protocol in Protocol::ALL {
+            for protocol in TransportProtocol::ALL {
                 let destination = own_address(last);
                 let packet = Packet { source: own_address(9), destination, protocol, port };
                 let holds = |at: &HostPort| {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use warren_dns::{Client, ClientDns, NodeAddresses, PORT, resolv_conf};
+use warren_dns::{ClientDnsSettings, DnsClient, NodeAddresses, PORT, resolv_conf};
 use warren_network::{
     Attachment, Balancing, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DirectRoutes, Error, HostPort,
-    MIN_MTU, Network, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, Peer, PrivateKey, Protocol, PublicKey,
-    Underlay, WIREGUARD_OVERHEAD, WireGuard,
+    MIN_MTU, NetworkMembership, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, PeerNode, TransportProtocol,
+    Underlay, WIREGUARD_OVERHEAD, WireGuard, WireGuardPrivateKey, WireGuardPublicKey,
 };
 use warren_types::{
     Catalogue, CatalogueService, DataPlane, DnsSettings, EndpointMode, INGRESS_NETWORK, Id, NetworkId,
@@ -39,7 +39,7 @@ pub(crate) struct OwnNode<'a> {
     /// Name of the device with that address, if known.
     pub device: Option<String>,
     /// Key for encryption, whether the cluster wants it or not.
-    pub private_key: PrivateKey,
+    pub private_key: WireGuardPrivateKey,
     /// The flags.
     pub options: &'a NetworkOptions,
 }
@@ -68,10 +68,10 @@ impl ConnectedTask {
     }
 
     /// The task as a client of the DNS server.
-    pub fn client(&self, view: &NetworkView) -> Client {
+    pub fn client(&self, view: &NetworkView) -> DnsClient {
         let id = |name| catalogue(view, name).map_or(UNKNOWN_NETWORK, |catalogue| catalogue.network);
         let is_unknown_default = |name: &NetworkName| is_default(name) && catalogue(view, name).is_none();
-        Client {
+        DnsClient {
             networks: self.networks.iter().map(id).collect(),
             has_way_out: self.networks.iter().any(is_unknown_default),
             dns: client_dns(&self.dns),
@@ -79,10 +79,10 @@ impl ConnectedTask {
     }
 }
 
-fn client_dns(settings: &DnsSettings) -> ClientDns {
+fn client_dns(settings: &DnsSettings) -> ClientDnsSettings {
     let DnsSettings { servers, searches } = settings;
     let servers = servers.iter().map(|server| SocketAddr::from((*server, PORT))).collect();
-    ClientDns { servers, searches: searches.clone() }
+    ClientDnsSettings { servers, searches: searches.clone() }
 }
 
 /// The `resolv.conf` of a task with an address of its own.
@@ -181,14 +181,14 @@ pub(crate) fn task_mtu(data_plane: DataPlane, underlay: Option<&Underlay>) -> Re
 pub(crate) fn cluster_network(view: &NetworkView, own: u16) -> ClusterNetwork {
     let others = view.peers.iter().filter(|(number, _)| **number != own);
     let peers = others.map(|(number, peer)| {
-        let key = peer.key.map(|key| PublicKey(key.0));
-        (*number, Peer { blocks: peer.subnets.clone(), underlay: peer.address, key })
+        let key = peer.key.map(|key| WireGuardPublicKey(key.0));
+        (*number, PeerNode { blocks: peer.subnets.clone(), underlay: peer.address, key })
     });
     // Also of ports in ingress mode: connections to a task that is not ready any more go on.
     let networks = view.catalogues.values().map(|catalogue| {
         let endpoints = catalogue.services.values().flat_map(|service| &service.endpoints);
         let members = endpoints.map(|endpoint| endpoint.address).collect();
-        (catalogue.number, Network { internal: catalogue.internal, members })
+        (catalogue.number, NetworkMembership { internal: catalogue.internal, members })
     });
     let services = view.catalogues.values().flat_map(|catalogue| catalogue.services.values());
     let ingress = view.catalogues.get(&INGRESS_NETWORK);
@@ -234,11 +234,11 @@ fn balancing(catalogue: &Catalogue, own: u16) -> BTreeMap<HostPort, Balancing> {
     with_options.collect()
 }
 
-pub(crate) fn protocol_of(protocol: warren_types::Protocol) -> Protocol {
+pub(crate) fn protocol_of(protocol: warren_types::Protocol) -> TransportProtocol {
     match protocol {
-        warren_types::Protocol::Tcp => Protocol::Tcp,
-        warren_types::Protocol::Udp => Protocol::Udp,
-        warren_types::Protocol::Sctp => Protocol::Sctp,
+        warren_types::Protocol::Tcp => TransportProtocol::Tcp,
+        warren_types::Protocol::Udp => TransportProtocol::Udp,
+        warren_types::Protocol::Sctp => TransportProtocol::Sctp,
     }
 }
 

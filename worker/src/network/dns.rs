@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warren_dns::{
-    Client, DnsCounters, DnsError, DnsServer, DnsSockets, NameTable, NetworkNames, NodeAddresses, PORT,
+    DnsClient, DnsCounters, DnsError, DnsServer, DnsSockets, NameTable, NetworkNames, NodeAddresses, PORT,
     parse_nameservers, upstreams,
 };
 use warren_types::{Catalogue, INGRESS_NETWORK, NetworkId, NetworkView};
@@ -52,7 +52,7 @@ impl IndexedNames {
     pub fn table(
         &mut self,
         view: &NetworkView,
-        clients: &BTreeMap<Ipv4Addr, Client>,
+        clients: &BTreeMap<Ipv4Addr, DnsClient>,
         addresses: NodeAddresses,
     ) -> NameTable {
         self.0.retain(|network, _| view.catalogues.contains_key(network));

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use warren_network::PrivateKey;
+use warren_network::WireGuardPrivateKey;
 use warren_security::files::{FileError, read_private, write_private};
 use warren_types::WireGuardKey;
 
@@ -23,7 +23,7 @@ pub enum WireGuardKeyError {
 
 /// The key in the file. A new one is made if the file is missing or has no key: other nodes follow when a manager tells
 /// them.
-pub(crate) fn ensure_wireguard_key(path: &Path) -> Result<PrivateKey, WireGuardKeyError> {
+pub(crate) fn ensure_wireguard_key(path: &Path) -> Result<WireGuardPrivateKey, WireGuardKeyError> {
     match read_private(path) {
         Ok(text) => match text.trim().parse() {
             Ok(key) => return Ok(key),
@@ -32,13 +32,13 @@ pub(crate) fn ensure_wireguard_key(path: &Path) -> Result<PrivateKey, WireGuardK
         Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
     }
-    let key = PrivateKey::generate().ok_or(WireGuardKeyError::NoRandomness)?;
+    let key = WireGuardPrivateKey::generate().ok_or(WireGuardKeyError::NoRandomness)?;
     write_private(path, key.to_hex().as_bytes())?;
     Ok(key)
 }
 
 /// The half that other nodes know.
-pub(crate) fn public_half(key: &PrivateKey) -> WireGuardKey {
+pub(crate) fn public_half(key: &WireGuardPrivateKey) -> WireGuardKey {
     WireGuardKey(key.public_key().0)
 }
 

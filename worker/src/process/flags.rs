@@ -271,7 +271,7 @@ pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_network::Protocol;
+    use warren_network::TransportProtocol;
 
     #[test]
     fn managers_have_a_host_and_a_port() {
@@ -330,7 +330,11 @@ mod tests {
         let expected = NetworkOptions {
             vxlan_port: 8472,
             vxlan_id: 7,
-            allowed_ports: [ports(Protocol::Tcp, 9100, 9100), ports(Protocol::Udp, 6000, 6009)].into(),
+            allowed_ports: [
+                ports(TransportProtocol::Tcp, 9100, 9100),
+                ports(TransportProtocol::Udp, 6000, 6009),
+            ]
+            .into(),
             ..NetworkOptions::default()
         };
         assert_eq!(flags.network(), expected);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::sync::watch;
 use warren_control::{BackgroundTaskHandle, BackgroundTasks, Clock, RandomSource, Shutdown};
-use warren_network::{NodeNetworkSettings, PrivateKey};
+use warren_network::{NodeNetworkSettings, WireGuardPrivateKey};
 use warren_runtime::RuntimeEvent;
 use warren_task::DesiredState;
 use warren_types::{AssignmentVersion, DesiredTaskState, NodeCondition, ServiceName, TaskAssignment, TaskId};
@@ -57,7 +57,7 @@ pub(crate) struct TaskSupervisorParts {
     /// How the node takes part in the network of the cluster.
     pub network_options: NetworkOptions,
     /// Key for packets between nodes that are encrypted.
-    pub private_key: PrivateKey,
+    pub private_key: WireGuardPrivateKey,
     /// Connectivity of the node to managers.
     pub connectivity: watch::Receiver<NodeConnectivity>,
 }
@@ -72,7 +72,7 @@ pub(crate) struct TaskSupervisor {
     network_settings: Mutex<Option<NodeNetworkSettings>>,
     applied_network: watch::Sender<AssignmentVersion>,
     network_options: NetworkOptions,
-    private_key: PrivateKey,
+    private_key: WireGuardPrivateKey,
     reporter: Arc<TaskReporter>,
     clock: Arc<dyn Clock>,
     connectivity: watch::Receiver<NodeConnectivity>,

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::process::ExitCode;
 
 use warren_daemon::MetricsListen;
-use warren_network::{DEFAULT_VXLAN_PORT, DEFAULT_WIREGUARD_PORT, HostPort, Protocol};
+use warren_network::{DEFAULT_VXLAN_PORT, DEFAULT_WIREGUARD_PORT, HostPort, TransportProtocol};
 use warren_types::{DataPlane, NodeCheckOutcome};
 use warren_worker::system_check::{self, NeededPort, SystemCheckOptions, SystemCheckResult};
 
@@ -58,7 +58,8 @@ fn options(args: SystemCheckArgs) -> Result<SystemCheckOptions, CommandError> {
     };
     let worker = given.or(stored.as_ref().and_then(|stored| stored.worker.clone()).unwrap_or_default());
     let mut ports = Vec::new();
-    let tcp = |purpose, (ip, port): (IpAddr, u16), flag| needed(purpose, ip, port, Protocol::Tcp, flag);
+    let tcp =
+        |purpose, (ip, port): (IpAddr, u16), flag| needed(purpose, ip, port, TransportProtocol::Tcp, flag);
     if let Some(manager) = &manager {
         let address = listen.or(manager.listen).unwrap_or(warren_manager::process::DEFAULT_LISTEN);
         ports.extend(tcp("managers and API", (address.ip(), address.port()), "--listen"));
@@ -68,7 +69,7 @@ fn options(args: SystemCheckArgs) -> Result<SystemCheckOptions, CommandError> {
     }
     if runs_tasks {
         let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let udp = |purpose, port, flag| needed(purpose, any, port, Protocol::Udp, flag);
+        let udp = |purpose, port, flag| needed(purpose, any, port, TransportProtocol::Udp, flag);
         let port = worker.vxlan_port.unwrap_or(DEFAULT_VXLAN_PORT);
         ports.extend(udp("packets between nodes", port, "--vxlan-port"));
         let is_encrypted =
@@ -90,7 +91,7 @@ fn needed(
     purpose: &'static str,
     ip: IpAddr,
     port: u16,
-    protocol: Protocol,
+    protocol: TransportProtocol,
     flag: &'static str,
 ) -> Option<NeededPort> {
     let ip = match ip {

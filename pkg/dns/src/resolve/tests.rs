@@ -6,7 +6,7 @@ use warren_types::strategies::catalogues;
 use warren_types::{Catalogue, CatalogueService, EndpointMode, Id, NetworkId, Protocol, ServiceName};
 
 use super::*;
-use crate::table::{Client, ClientDns, NetworkNames, NodeAddresses};
+use crate::table::{ClientDnsSettings, DnsClient, NetworkNames, NodeAddresses};
 
 fn address(text: &str) -> Ipv4Addr {
     text.parse().unwrap()
@@ -89,10 +89,10 @@ fn table() -> NameTable {
         ],
     );
     let secret = network(3, true, &[("vault", "vip=10.210.226.1 alias=db port=8200 1=10.210.1.9")]);
-    let client = |networks: &[u128], server: &str| Client {
+    let client = |networks: &[u128], server: &str| DnsClient {
         networks: networks.iter().map(|number| NetworkId(Id(*number))).collect(),
-        dns: ClientDns { servers: server.parse().into_iter().collect(), searches: vec![] },
-        ..Client::default()
+        dns: ClientDnsSettings { servers: server.parse().into_iter().collect(), searches: vec![] },
+        ..DnsClient::default()
     };
     let clients = BTreeMap::from([
         (address("10.210.1.2"), client(&[1], "")),
@@ -102,7 +102,7 @@ fn table() -> NameTable {
         (address("10.210.1.10"), client(&[3, 1], "")),
         (address("10.210.1.11"), client(&[1, 9], "")),
         (address("10.210.1.12"), client(&[3, 9], "")),
-        (address("10.210.1.13"), Client { has_way_out: true, ..client(&[9], "") }),
+        (address("10.210.1.13"), DnsClient { has_way_out: true, ..client(&[9], "") }),
     ]);
     let ranges = vec!["10.210.0.0/16".parse().unwrap()];
     NameTable::new(
@@ -419,7 +419,7 @@ proptest! {
         let all = [one, two, three];
         let from = address("10.9.0.1");
         let networks: Vec<NetworkId> = attached.iter().map(|number| NetworkId(Id(*number))).collect();
-        let clients = [(from, Client { networks: networks.clone(), ..Client::default() })].into();
+        let clients = [(from, DnsClient { networks: networks.clone(), ..DnsClient::default() })].into();
         let ranges = vec!["10.0.0.0/8".parse().unwrap()];
         let names = all.iter().map(|catalogue| Arc::new(NetworkNames::new(catalogue)));
         let table = NameTable::new(names, &clients, NodeAddresses { own: vec![], ranges });

@@ -15,7 +15,9 @@ use hickory_server::proto::rr::{Name, RData, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
-use warren_dns::{Client, ClientDns, DnsServer, DnsSockets, NameTable, NetworkNames, NodeAddresses};
+use warren_dns::{
+    ClientDnsSettings, DnsClient, DnsServer, DnsSockets, NameTable, NetworkNames, NodeAddresses,
+};
 use warren_types::{
     Catalogue, CatalogueService, Endpoint, EndpointMode, Id, NetworkId, Protocol, ServicePort,
 };
@@ -54,7 +56,7 @@ fn address(number: u16) -> Ipv4Addr {
 }
 
 /// `web` with a virtual address, `many` with 200 endpoints, `huge` with 4,200.
-fn table(clients: &BTreeMap<Ipv4Addr, Client>) -> NameTable {
+fn table(clients: &BTreeMap<Ipv4Addr, DnsClient>) -> NameTable {
     let addresses = |numbers: std::ops::Range<u16>| numbers.map(address).collect::<Vec<_>>();
     let services = [
         ("web", service(&addresses(2..5), Some(address(0xe001)))),
@@ -73,12 +75,12 @@ fn table(clients: &BTreeMap<Ipv4Addr, Client>) -> NameTable {
     NameTable::new([names], clients, NodeAddresses { own: vec![], ranges })
 }
 
-fn client(servers: &[SocketAddr]) -> Client {
-    let dns = ClientDns { servers: servers.to_vec(), searches: vec![] };
-    Client { networks: vec![NETWORK], dns, ..Client::default() }
+fn client(servers: &[SocketAddr]) -> DnsClient {
+    let dns = ClientDnsSettings { servers: servers.to_vec(), searches: vec![] };
+    DnsClient { networks: vec![NETWORK], dns, ..DnsClient::default() }
 }
 
-fn clients() -> BTreeMap<Ipv4Addr, Client> {
+fn clients() -> BTreeMap<Ipv4Addr, DnsClient> {
     [(CLIENT, client(&[])), (OTHER, client(&[]))].into()
 }
 

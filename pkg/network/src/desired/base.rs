@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Chains;
 use super::ingress::{ENTRY_MASK, ENTRY_SHIFT, NUMBER_MASK, entry_number};
 use super::tree::build_address_tree;
-use crate::model::{NodeNetwork, NodeNetworkSettings, Peer};
+use crate::model::{NodeNetwork, NodeNetworkSettings, PeerNode};
 use crate::names::{OVERLAY_DEVICE, PROBE_MARK, WIREGUARD_DEVICE};
 
 /// Collects chains by name.
@@ -273,7 +273,7 @@ pub(super) fn nat(node: &NodeNetwork) -> Chains {
         if settings.overlay().is_some() {
             // A peer is the client of an ingress port: it would drop packets from its own address that arrive.
             rules.push("-g WARREN-NODES".to_owned());
-            let rule = |peer: &Peer| (peer.underlay, format!("-j SNAT --to-source {gateway}"));
+            let rule = |peer: &PeerNode| (peer.underlay, format!("-j SNAT --to-source {gateway}"));
             let nodes: BTreeMap<_, _> = node.peers().map(|(_, peer)| rule(peer)).collect();
             build_address_tree(&mut all, "WARREN-NODES", "-s", &nodes);
         }

@@ -13,7 +13,7 @@ use ipnet::Ipv4Net;
 
 use super::{PacketMark, Route, RoutingRule, RuleAction, wireguard};
 use crate::keys::HostPort;
-use crate::model::{Balancing, NodeNetwork, Overlay, Peer, gateway_of};
+use crate::model::{Balancing, NodeNetwork, Overlay, PeerNode, gateway_of};
 use crate::names::OVERLAY_DEVICE;
 
 /// The bits of a mark that have the number of the entry node. Others are those of Kubernetes and of VPNs.
@@ -68,7 +68,7 @@ pub(super) fn published_ports(node: &NodeNetwork) -> BTreeSet<HostPort> {
 /// The way back to each peer as the entry node, in a table of its own.
 pub(super) fn routes(node: &NodeNetwork) -> Vec<Route> {
     let entries = node.peers().filter(|_| node.settings.overlay().is_some());
-    let route = |(number, peer): (u16, &Peer)| {
+    let route = |(number, peer): (u16, &PeerNode)| {
         Some(Route {
             table: wireguard::TABLE + fitting(number)?,
             via: Some(gateway_of(peer.blocks[0])),

@@ -2,8 +2,8 @@
 
 use ipnet::Ipv4Net;
 
-use super::{MAIN_TABLE, OverlayDevice, PeerLink, Route, RoutingRule, RuleAction, ingress, wireguard};
-use crate::model::{NodeNetwork, Peer, gateway_of};
+use super::{MAIN_TABLE, OverlayDevice, Route, RoutingRule, RuleAction, VxlanPeer, ingress, wireguard};
+use crate::model::{NodeNetwork, PeerNode, gateway_of};
 use crate::names::{OVERLAY_DEVICE, overlay_mac};
 
 /// Metric of the unreachable routes for unused cluster addresses; any real route takes precedence.
@@ -25,16 +25,16 @@ pub(super) fn device(node: &NodeNetwork) -> Option<OverlayDevice> {
     })
 }
 
-pub(super) fn peers(node: &NodeNetwork) -> Vec<PeerLink> {
+pub(super) fn peers(node: &NodeNetwork) -> Vec<VxlanPeer> {
     if node.settings.overlay().is_none() {
         return Vec::new();
     }
-    let link = |peer: &Peer| PeerLink {
+    let vxlan_peer = |peer: &PeerNode| VxlanPeer {
         gateway: gateway_of(peer.blocks[0]),
         mac: overlay_mac(peer.underlay),
         underlay: peer.underlay,
     };
-    node.peers().map(|(_, peer)| link(peer)).collect()
+    node.peers().map(|(_, peer)| vxlan_peer(peer)).collect()
 }
 
 /// The routes of the node as a whole, sorted by table and destination.

@@ -11,7 +11,7 @@ use std::net::SocketAddrV4;
 use super::services::balance;
 use super::tree::FAN_OUT;
 use super::{Chains, affinity, ingress};
-use crate::keys::{HostPort, Protocol};
+use crate::keys::{HostPort, TransportProtocol};
 use crate::model::NodeNetwork;
 
 /// For each port, its rules as (prefix such as `-d 10.0.0.1/32 `, target).
@@ -41,8 +41,8 @@ pub(super) fn backends_of(node: &NodeNetwork, at: &HostPort) -> Option<(String, 
 pub(super) fn closed(node: &NodeNetwork) -> Chains {
     let target = |at: &HostPort, backends: &BTreeSet<_>| {
         let answer = match at.protocol() {
-            Protocol::Tcp => "tcp-reset",
-            Protocol::Udp | Protocol::Sctp => "icmp-port-unreachable",
+            TransportProtocol::Tcp => "tcp-reset",
+            TransportProtocol::Udp | TransportProtocol::Sctp => "icmp-port-unreachable",
         };
         let reject = || format!("-m addrtype --dst-type LOCAL -j REJECT --reject-with {answer}");
         backends.is_empty().then(reject)
@@ -57,7 +57,7 @@ fn port_trees(
     target: impl Fn(&HostPort, &BTreeSet<SocketAddrV4>) -> Option<String>,
 ) -> Chains {
     let mut chains = Chains::new();
-    let mut found: BTreeMap<Protocol, PortRules> = BTreeMap::new();
+    let mut found: BTreeMap<TransportProtocol, PortRules> = BTreeMap::new();
     for at in ingress::published_ports(node) {
         let backends = ingress::published(node, &at).unwrap_or_default();
         if let Some(target) = target(&at, &backends) {
@@ -83,7 +83,7 @@ fn destination_match(at: &HostPort) -> String {
 }
 
 /// Adds to `chains` the chain `root` with a branch for each protocol.
-fn build_port_trees(chains: &mut Chains, root: &str, rules: &BTreeMap<Protocol, PortRules>) {
+fn build_port_trees(chains: &mut Chains, root: &str, rules: &BTreeMap<TransportProtocol, PortRules>) {
     let mut branches = Vec::new();
     for (protocol, rules) in rules {
         let branch = format!("{root}-{}", protocol.letter());
@@ -100,7 +100,7 @@ fn add_branch(
     chains: &mut Chains,
     root: &str,
     chain: String,
-    protocol: Protocol,
+    protocol: TransportProtocol,
     ports: &[(u16, &[(String, String)])],
     bits: u32,
 ) {
@@ -135,7 +135,7 @@ mod tests {
         let rules =
             ports.into_iter().map(|port| (port, vec![(String::new(), format!("-j P{port}"))])).collect();
         let mut chains = Chains::new();
-        build_port_trees(&mut chains, "ROOT", &BTreeMap::from([(Protocol::Tcp, rules)]));
+        build_port_trees(&mut chains, "ROOT", &BTreeMap::from([(TransportProtocol::Tcp, rules)]));
         chains
     }
 
@@ -209,7 +209,7 @@ mod tests {
         build_port_trees(
             &mut chains,
             "ROOT",
-            &BTreeMap::from([(Protocol::Tcp, tcp), (Protocol::Sctp, sctp)]),
+            &BTreeMap::from([(TransportProtocol::Tcp, tcp), (TransportProtocol::Sctp, sctp)]),
         );
         assert_eq!(chains["ROOT"], ["-p tcp -g ROOT-t", "-p sctp -g ROOT-s"]);
         assert_eq!(

@@ -19,7 +19,7 @@ use rtnetlink::sys::{Socket, protocols::NETLINK_NETFILTER};
 
 use super::{netlink, underlay};
 use crate::Error;
-use crate::keys::{HostPort, Protocol};
+use crate::keys::{HostPort, TransportProtocol};
 use crate::model::ClusterNetwork;
 use open_connection::{OpenConnection, provoke_acknowledgements};
 
@@ -126,8 +126,9 @@ impl StaleEntries {
         let port = find(transport, PROTO_DESTINATION_PORT).and_then(|port| <[u8; 2]>::try_from(port).ok());
         let port = port.and_then(|port| NonZeroU16::new(u16::from_be_bytes(port)));
         let leads_elsewhere = |port| {
-            let on_all = Some(HostPort::new(None, port, Protocol::Udp)).filter(|_| own.contains(&to));
-            let at = [on_all, Some(HostPort::new(Some(to), port, Protocol::Udp))];
+            let on_all =
+                Some(HostPort::new(None, port, TransportProtocol::Udp)).filter(|_| own.contains(&to));
+            let at = [on_all, Some(HostPort::new(Some(to), port, TransportProtocol::Udp))];
             let backends = at.iter().flatten().find_map(|at| self.ports.get(at));
             backends.is_some_and(|backends| !backends.contains(&answers))
         };

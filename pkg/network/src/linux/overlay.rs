@@ -8,7 +8,7 @@ use super::message::{self, LinkState};
 use super::netlink::{Netlink, NetlinkChange, errno};
 use super::{ports, sysctl};
 use crate::Error;
-use crate::desired::{DesiredNode, OverlayDevice, PeerLink};
+use crate::desired::{DesiredNode, OverlayDevice, VxlanPeer};
 use crate::model::{DEFAULT_VNI, DEFAULT_VXLAN_PORT, MIN_MTU};
 use crate::names::{OVERLAY_DEVICE, overlay_mac};
 
@@ -178,7 +178,7 @@ pub(super) fn ensure_peers(
             changes.push(NetlinkChange::remove(what, message::forwarding_removed(device, found)));
         }
     }
-    for PeerLink { gateway, mac, underlay } in peers {
+    for VxlanPeer { gateway, mac, underlay } in peers {
         if !neighbours.iter().any(|found| (found.address, &found.mac[..]) == (*gateway, mac)) {
             let what = format!("set the neighbour {gateway} on {OVERLAY_DEVICE}");
             changes.push(NetlinkChange::replace(what, message::neighbour(device, *gateway, *mac)));

@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 
 use crate::error::{Error, PortHolder, PortUser};
-use crate::keys::{HostPort, Protocol};
+use crate::keys::{HostPort, TransportProtocol};
 
 /// Inode of sockets without an owner: closing connections, or those in TIME_WAIT.
 const NO_INODE: u64 = 0;
@@ -67,7 +67,7 @@ fn hold(at: HostPort, gateway: Ipv4Addr) -> Result<Option<OwnedFd>, Error> {
         // A published DNS server beside that of the node, which keeps the gateway.
         return Ok(None);
     }
-    let nobodys = at.protocol() == Protocol::Tcp
+    let nobodys = at.protocol() == TransportProtocol::Tcp
         && !users.is_empty()
         && users.iter().all(|(_, inode)| *inode == NO_INODE);
     if nobodys {
@@ -98,9 +98,9 @@ pub(super) fn with_holder(error: Error) -> Error {
 
 fn try_bind(at: HostPort, reuse: bool) -> Result<OwnedFd, Errno> {
     let (kind, protocol) = match at.protocol() {
-        Protocol::Tcp => (SockType::Stream, SockProtocol::Tcp),
-        Protocol::Udp => (SockType::Datagram, SockProtocol::Udp),
-        Protocol::Sctp => (SockType::Stream, SockProtocol::Sctp),
+        TransportProtocol::Tcp => (SockType::Stream, SockProtocol::Tcp),
+        TransportProtocol::Udp => (SockType::Datagram, SockProtocol::Udp),
+        TransportProtocol::Sctp => (SockType::Stream, SockProtocol::Sctp),
     };
     let socket = socket(AddressFamily::Inet, kind, SockFlag::SOCK_CLOEXEC, protocol)?;
     if reuse {
@@ -113,13 +113,13 @@ fn try_bind(at: HostPort, reuse: bool) -> Result<OwnedFd, Errno> {
 
 /// The process that has a UDP port open on any address.
 pub(super) fn udp_holder(port: u16) -> Option<PortHolder> {
-    let at = HostPort::new(None, NonZeroU16::new(port)?, Protocol::Udp);
+    let at = HostPort::new(None, NonZeroU16::new(port)?, TransportProtocol::Udp);
     process_of(&socket_inodes(at))
 }
 
 /// Who has the port: nobody if a server could bind it. The socket that tries does not listen, and is closed at once.
 pub(super) fn user(at: HostPort) -> Result<Option<PortUser>, Error> {
-    match try_bind(at, at.protocol() == Protocol::Tcp) {
+    match try_bind(at, at.protocol() == TransportProtocol::Tcp) {
         Ok(_) => Ok(None),
         Err(Errno::EADDRINUSE) => {
             Ok(Some(process_of(&socket_inodes(at)).map_or(PortUser::Unknown, PortUser::Process)))
@@ -140,9 +140,9 @@ fn sockets(at: HostPort) -> BTreeSet<(Ipv4Addr, u64)> {
     // The tables of the thread, because the process may be in another namespace.
     let read = |name: &&str| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
     let names = match at.protocol() {
-        Protocol::Tcp => ["tcp", "tcp6"].as_slice(),
-        Protocol::Udp => &["udp", "udp6"],
-        Protocol::Sctp => &[],
+        TransportProtocol::Tcp => ["tcp", "tcp6"].as_slice(),
+        TransportProtocol::Udp => &["udp", "udp6"],
+        TransportProtocol::Sctp => &[],
     };
     names.iter().map(read).flat_map(|table| parse_sockets(&table, at)).collect()
 }

@@ -12,7 +12,7 @@ use super::{isolation, message, overlay, ports, sysctl};
 use crate::Error;
 use crate::desired::Sysctl;
 use crate::error::PortUser;
-use crate::keys::{HostPort, Protocol};
+use crate::keys::{HostPort, TransportProtocol};
 
 /// First version with `iptables-restore -w` and `MASQUERADE --random-fully`.
 const MIN_IPTABLES: (u32, u32, u32) = (1, 6, 2);
@@ -139,7 +139,7 @@ pub async fn kernel_module(name: &str) -> Option<String> {
 pub async fn port_user(at: HostPort) -> Result<Option<PortUser>, Error> {
     run_on_thread("trying a port", move || {
         let user = ports::user(at)?;
-        if user != Some(PortUser::Unknown) || at.protocol() != Protocol::Udp {
+        if user != Some(PortUser::Unknown) || at.protocol() != TransportProtocol::Udp {
             return Ok(user);
         }
         // The socket of a VXLAN device belongs to no process.
@@ -191,7 +191,7 @@ mod tests {
     async fn the_user_of_a_port_is_named() {
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = std::num::NonZeroU16::new(server.local_addr().unwrap().port()).unwrap();
-        let at = HostPort::new(None, port, Protocol::Tcp);
+        let at = HostPort::new(None, port, TransportProtocol::Tcp);
         let own = |user: Option<PortUser>| match user {
             Some(PortUser::Process(holder)) => holder.pid == std::process::id(),
             _ => false,
@@ -200,10 +200,10 @@ mod tests {
         drop(server);
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = std::num::NonZeroU16::new(socket.local_addr().unwrap().port()).unwrap();
-        let at = HostPort::new(None, port, Protocol::Udp);
+        let at = HostPort::new(None, port, TransportProtocol::Udp);
         assert!(own(port_user(at).await.unwrap()));
         drop(socket);
-        let elsewhere = HostPort::new(Some([192, 0, 2, 1].into()), port, Protocol::Tcp);
+        let elsewhere = HostPort::new(Some([192, 0, 2, 1].into()), port, TransportProtocol::Tcp);
         let error = port_user(elsewhere).await.unwrap_err();
         assert!(matches!(error, Error::HostIpMissing { .. }), "{error}");
     }

@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
-use warren_wireguard::PublicKey;
+use warren_wireguard::WireGuardPublicKey;
 
 use super::settings::{gateway_of, is_host_address};
 use crate::error::Error;
-use crate::keys::{HostPort, Protocol};
+use crate::keys::{HostPort, TransportProtocol};
 
 /// Number of a network in the cluster.
 pub type NetworkNumber = u32;
@@ -19,19 +19,23 @@ pub const DEFAULT_NETWORK: NetworkNumber = 1;
 
 /// Another node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerNode {
     /// Its blocks, the first with its gateway; at least one.
     pub blocks: Vec<Ipv4Net>,
     /// Its address on the underlay.
     pub underlay: Ipv4Addr,
     /// Its key for encrypted packets; `None`: it can receive none.
-    pub key: Option<PublicKey>,
+    pub key: Option<WireGuardPublicKey>,
 }
 
-impl Peer {
+impl PeerNode {
     /// Why this peer cannot be used; `taken` are gateways and addresses of others, which are never equal, and `keys`
     /// their keys.
-    fn conflict(&self, taken: &BTreeMap<Ipv4Addr, u16>, keys: &BTreeMap<PublicKey, u16>) -> Option<String> {
+    fn conflict(
+        &self,
+        taken: &BTreeMap<Ipv4Addr, u16>,
+        keys: &BTreeMap<WireGuardPublicKey, u16>,
+    ) -> Option<String> {
         let Some(first) = self.blocks.first() else {
             return Some("it has no block of addresses".to_owned());
         };
@@ -47,9 +51,9 @@ impl Peer {
     }
 }
 
-/// One network of which tasks of this node are members.
+/// The members of one network that tasks of this node are in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Network {
+pub struct NetworkMembership {
     /// Whether it has no way out of the cluster.
     pub internal: bool,
     /// Addresses of all its members, on every node, ready or not. Tasks of this node are members by their
@@ -61,9 +65,9 @@ pub struct Network {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterNetwork {
     /// The other nodes by their numbers. An entry of this node itself is ignored.
-    pub peers: BTreeMap<u16, Peer>,
+    pub peers: BTreeMap<u16, PeerNode>,
     /// The networks of which tasks of this node are members.
-    pub networks: BTreeMap<NetworkNumber, Network>,
+    pub networks: BTreeMap<NetworkNumber, NetworkMembership>,
     /// Backends of each virtual address of those networks, with equal shares: the addresses of the ready
     /// tasks. With none, connections are refused. Who may reach them follows from `networks`.
     pub services: BTreeMap<Ipv4Addr, BTreeSet<Ipv4Addr>>,
@@ -98,7 +102,7 @@ impl ClusterNetwork {
     /// them.
     pub(crate) fn admitted(cluster: &Arc<Self>) -> (Arc<Self>, Vec<Error>) {
         let mut taken: BTreeMap<Ipv4Addr, u16> = BTreeMap::new();
-        let mut keys: BTreeMap<PublicKey, u16> = BTreeMap::new();
+        let mut keys: BTreeMap<WireGuardPublicKey, u16> = BTreeMap::new();
         let mut refused = BTreeMap::new();
         for (number, peer) in &cluster.peers {
             if let Some(reason) = peer.conflict(&taken, &keys) {
@@ -138,8 +142,9 @@ impl ClusterNetwork {
     /// The UDP ports in ingress mode whose backends changed, with those that they have now.
     pub(crate) fn moved_since(&self, before: &Self) -> BTreeMap<HostPort, BTreeSet<Ipv4Addr>> {
         let all = self.ingress.keys().chain(before.ingress.keys());
-        let moved = all
-            .filter(|at| at.protocol() == Protocol::Udp && self.ingress.get(*at) != before.ingress.get(*at));
+        let moved = all.filter(|at| {
+            at.protocol() == TransportProtocol::Udp && self.ingress.get(*at) != before.ingress.get(*at)
+        });
         let backends = |at| self.ingress.get(at).into_iter().flatten().map(|backend| *backend.ip()).collect();
         moved.map(|at| (*at, backends(at))).collect()
     }
@@ -163,14 +168,14 @@ mod tests {
         Ipv4Addr::new(10, 210, 1, last)
     }
 
-    fn network(members: &[u8]) -> Network {
-        Network { internal: false, members: members.iter().map(|last| ip(*last)).collect() }
+    fn network(members: &[u8]) -> NetworkMembership {
+        NetworkMembership { internal: false, members: members.iter().map(|last| ip(*last)).collect() }
     }
 
     #[test]
     fn peers_that_cannot_be_reached_are_left_out() {
         let block: Ipv4Net = "10.210.2.0/24".parse().unwrap();
-        let peer = |blocks: &[Ipv4Net], last| Peer {
+        let peer = |blocks: &[Ipv4Net], last| PeerNode {
             blocks: blocks.to_vec(),
             underlay: Ipv4Addr::new(192, 0, 2, last),
             key: None,
@@ -180,11 +185,11 @@ mod tests {
         cluster.peers.insert(3, peer(&["10.210.3.0/24".parse().unwrap()], 2));
         cluster.peers.insert(6, peer(&[block], 6));
         cluster.peers.insert(4, peer(&[], 4));
-        cluster.peers.insert(5, Peer { underlay: Ipv4Addr::LOCALHOST, ..peer(&[block], 5) });
+        cluster.peers.insert(5, PeerNode { underlay: Ipv4Addr::LOCALHOST, ..peer(&[block], 5) });
         for number in [7, 8] {
             let own = format!("10.210.{number}.0/24").parse().unwrap();
-            let key = Some(PublicKey([7; 32]));
-            cluster.peers.insert(number.into(), Peer { key, ..peer(&[own], number) });
+            let key = Some(WireGuardPublicKey([7; 32]));
+            cluster.peers.insert(number.into(), PeerNode { key, ..peer(&[own], number) });
         }
         let (admitted, refused) = ClusterNetwork::admitted(&Arc::new(cluster));
         assert_eq!(admitted.peers.keys().collect::<Vec<_>>(), [&2, &7]);
@@ -206,7 +211,7 @@ mod tests {
         assert_eq!(after.gone_since(&before), BTreeSet::from([ip(3), ip(5)]));
     }
 
-    fn port(protocol: Protocol, number: u16) -> HostPort {
+    fn port(protocol: TransportProtocol, number: u16) -> HostPort {
         HostPort::new(None, std::num::NonZeroU16::new(number).unwrap(), protocol)
     }
 
@@ -216,29 +221,29 @@ mod tests {
 
     #[test]
     fn an_address_of_an_ingress_port_is_gone_unless_a_network_or_another_port_has_it() {
-        let ports = [8080, 8081].map(|number| (port(Protocol::Tcp, number), backends(&[2, 3, 4])));
+        let ports = [8080, 8081].map(|number| (port(TransportProtocol::Tcp, number), backends(&[2, 3, 4])));
         let networks = BTreeMap::from([(1, network(&[2]))]);
         let before = ClusterNetwork { networks, ingress: ports.into(), ..ClusterNetwork::default() };
         let mut after = before.clone();
-        after.ingress.insert(port(Protocol::Tcp, 8080), backends(&[]));
+        after.ingress.insert(port(TransportProtocol::Tcp, 8080), backends(&[]));
         assert!(after.gone_since(&before).is_empty());
-        after.ingress.insert(port(Protocol::Tcp, 8081), backends(&[4]));
+        after.ingress.insert(port(TransportProtocol::Tcp, 8081), backends(&[4]));
         assert_eq!(after.gone_since(&before), BTreeSet::from([ip(3)]), "2 is withdrawn");
         // A member that still serves a port is not gone either.
         after.networks.insert(1, network(&[]));
-        after.ingress.insert(port(Protocol::Tcp, 8081), backends(&[2]));
+        after.ingress.insert(port(TransportProtocol::Tcp, 8081), backends(&[2]));
         assert_eq!(after.gone_since(&before), BTreeSet::from([ip(3), ip(4)]));
     }
 
     #[test]
     fn udp_ports_move_when_their_backends_change() {
         let mut before = ClusterNetwork::default();
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
             before.ingress.extend([8080, 8081, 8082].map(|number| (port(protocol, number), backends(&[2]))));
         }
         let mut after = before.clone();
         assert!(after.moved_since(&before).is_empty());
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
             after.ingress.insert(port(protocol, 8080), backends(&[3]));
             after.ingress.remove(&port(protocol, 8081));
             after.ingress.insert(port(protocol, 8083), backends(&[2]));

@@ -8,8 +8,8 @@ use std::str::FromStr;
 use ipnet::Ipv4Net;
 
 use crate::error::Error;
-use crate::keys::Protocol;
-use warren_wireguard::PrivateKey;
+use crate::keys::TransportProtocol;
+use warren_wireguard::WireGuardPrivateKey;
 
 /// Link MTU that fits an overlay on an Ethernet of 1500 bytes, so that containers need not be re-created
 /// when a node gets its first peer.
@@ -96,7 +96,7 @@ fn check_node(number: u16, address: Ipv4Addr) -> Result<(), Error> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireGuard {
     /// Its key. The public half is known to its peers.
-    pub private_key: PrivateKey,
+    pub private_key: WireGuardPrivateKey,
     /// UDP port of this node and of its peers.
     pub port: u16,
 }
@@ -150,7 +150,7 @@ pub(crate) fn is_host_address(address: Ipv4Addr) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortRange {
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: TransportProtocol,
     /// The first port.
     pub first: u16,
     /// The last port, equal to `first` for a single one.
@@ -163,7 +163,7 @@ impl FromStr for PortRange {
     /// Parses `PORT[-PORT][/PROTOCOL]`; without a protocol it is TCP.
     fn from_str(text: &str) -> Result<Self, String> {
         let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        let protocol = Protocol::ALL.into_iter().find(|known| known.as_str() == protocol);
+        let protocol = TransportProtocol::ALL.into_iter().find(|known| known.as_str() == protocol);
         let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
         let range =
             (|| Some(Self { protocol: protocol?, first: first.parse().ok()?, last: last.parse().ok()? }))();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use warren_network::{
-    Attachment, ClusterNetwork, HostPort, LinuxNetwork, Network, NetworkBackend, NodeNetwork, PortMapping,
-    Protocol, TaskKey, TaskNetwork,
+    Attachment, ClusterNetwork, HostPort, LinuxNetwork, NetworkBackend, NetworkMembership, NodeNetwork,
+    PortMapping, TaskKey, TaskNetwork, TransportProtocol,
 };
 
 use crate::lab::cluster::{
@@ -56,7 +56,7 @@ async fn change(network: &LinuxNetwork, all: &mut NodeNetwork, random: &mut Rand
         }
         3 => {
             let port = NonZeroU16::new(9000 + random.below(30) as u16).unwrap();
-            let host_port = HostPort::new(None, port, Protocol::ALL[random.below(3) as usize]);
+            let host_port = HostPort::new(None, port, TransportProtocol::ALL[random.below(3) as usize]);
             let backends: BTreeSet<SocketAddrV4> =
                 random.addresses().into_iter().map(|ip| SocketAddrV4::new(ip, 80)).collect();
             all.ports.insert(host_port, backends.clone());
@@ -72,7 +72,7 @@ async fn change(network: &LinuxNetwork, all: &mut NodeNetwork, random: &mut Rand
             match kind {
                 8 => {
                     let port = NonZeroU16::new(9000 + random.below(60) as u16).unwrap();
-                    let at = HostPort::new(None, port, Protocol::ALL[random.below(3) as usize]);
+                    let at = HostPort::new(None, port, TransportProtocol::ALL[random.below(3) as usize]);
                     let backends =
                         random.addresses().into_iter().map(|ip| SocketAddrV4::new(ip, 80)).collect();
                     if cluster.ingress.remove(&at).is_none() {
@@ -85,7 +85,7 @@ async fn change(network: &LinuxNetwork, all: &mut NodeNetwork, random: &mut Rand
                 6 => {
                     let internal = random.below(2) == 0;
                     let members = random.addresses();
-                    cluster.networks.insert(1 + random.below(3), Network { internal, members });
+                    cluster.networks.insert(1 + random.below(3), NetworkMembership { internal, members });
                 }
                 _ => {
                     let node = 2 + random.below(8) as u8;
@@ -137,7 +137,7 @@ const FIRST_PORT: u16 = 20_000;
 /// The last port in ingress mode beside so many services: at most 1,000 ports.
 fn last_port(count: u32) -> HostPort {
     let port = FIRST_PORT + count.min(1_000) as u16 - 1;
-    HostPort::new(None, NonZeroU16::new(port).unwrap(), Protocol::Tcp)
+    HostPort::new(None, NonZeroU16::new(port).unwrap(), TransportProtocol::Tcp)
 }
 
 /// The node with one local task and many services of three backends each, most of them with a port in ingress mode; the
@@ -161,7 +161,7 @@ fn many_services(count: u32) -> NodeNetwork {
     }
     cluster.services.insert(last_address(count), [task_address(1, 3)].into());
     cluster.ingress.insert(last_port(count), [SocketAddrV4::new(task_address(1, 3), 80)].into());
-    cluster.networks.insert(1, Network { internal: false, members });
+    cluster.networks.insert(1, NetworkMembership { internal: false, members });
     all.cluster = Arc::new(cluster);
     all
 }

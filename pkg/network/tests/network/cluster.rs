@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use warren_network::{ClusterNetwork, Protocol};
+use warren_network::{ClusterNetwork, TransportProtocol};
 
 use crate::lab::cluster::{
     ClusterLab, Node, ServingTask, answers, direct, gateway, network, peers, settings, task_address,
@@ -157,7 +157,9 @@ fn removed_backends_get_no_new_connection_and_gone_ones_end_theirs() {
         // By a virtual address, and from outside by a port in ingress mode of a node without a backend.
         let serve = |cluster: &mut ClusterNetwork, node| {
             cluster.services.insert(address, backends([node]));
-            for (protocol, port) in [(Protocol::Tcp, 7), (Protocol::Tcp, 80), (Protocol::Udp, 80)] {
+            for (protocol, port) in
+                [(TransportProtocol::Tcp, 7), (TransportProtocol::Tcp, 80), (TransportProtocol::Udp, 80)]
+            {
                 let backend = SocketAddrV4::new(task_address(node, 2), port);
                 cluster.ingress.insert(at(protocol, None, port), [backend].into());
             }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use warren_network::fake::FakeNetwork;
-use warren_network::{Attachment, Error, NetworkBackend, NodeNetworkSettings, Peer, PortHolder};
+use warren_network::{Attachment, Error, NetworkBackend, NodeNetworkSettings, PeerNode, PortHolder};
 
 use crate::lab::cluster::peers;
 use crate::lab::{NetworkNamespace, address, all, host_port, key, published, run_on_node, settings, task};
@@ -96,7 +96,7 @@ async fn cluster(network: &dyn NetworkBackend, occupy: &impl Fn() -> Box<dyn Sen
     network.ensure_cluster(&Arc::new(known.clone())).await.unwrap();
     drop(occupy());
     // A peer that cannot be reached does not stop the others.
-    let without_blocks = |peer| (9, Peer { blocks: Vec::new(), ..peer });
+    let without_blocks = |peer| (9, PeerNode { blocks: Vec::new(), ..peer });
     known.peers.extend(peers([4]).peers.into_values().map(without_blocks));
     let made = network.ensure_cluster(&Arc::new(known)).await.unwrap();
     assert!(matches!(made.failed.as_slice(), [Error::InvalidPeer { number: 9, .. }]), "{:?}", made.failed);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
-use warren_network::{Balancing, ClusterNetwork, Error, NetworkBackend, PortMapping, Protocol};
+use warren_network::{Balancing, ClusterNetwork, Error, NetworkBackend, PortMapping, TransportProtocol};
 
 use crate::lab::cluster::{
     ANY, ClusterLab, FAR_CLIENT, Node, ServingTask, gateway, network, peers, second_underlay, task_address,
@@ -19,7 +19,7 @@ use crate::published::at;
 
 /// Longer than an answer takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(3);
-const BOTH: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
+const BOTH: [TransportProtocol; 2] = [TransportProtocol::Tcp, TransportProtocol::Udp];
 
 /// A task that receives on port 80, and sees the address and port of each client.
 struct Receiver {
@@ -40,12 +40,12 @@ impl Receiver {
     /// The client's own address and the one that this task sees, after an exchange in both directions.
     fn see(
         &self,
-        protocol: Protocol,
+        protocol: TransportProtocol,
         from: &NetworkNamespace,
         to: (Ipv4Addr, u16),
     ) -> io::Result<[SocketAddr; 2]> {
         let mut byte = [0; 1];
-        if protocol == Protocol::Tcp {
+        if protocol == TransportProtocol::Tcp {
             let connect = || TcpStream::connect_timeout(&SocketAddr::from(to), DEADLINE);
             let mut client = from.run(connect)?;
             client.set_read_timeout(Some(DEADLINE))?;
@@ -231,7 +231,7 @@ fn port_of_another_process_or_of_host_mode_is_left_alone() {
             let [Error::PortTaken { port, by: Some(by) }] = told.failed.as_slice() else {
                 panic!("{told:?}")
             };
-            assert_eq!((*port, by.pid), (at(Protocol::Tcp, None, port_of(1)), std::process::id()));
+            assert_eq!((*port, by.pid), (at(TransportProtocol::Tcp, None, port_of(1)), std::process::id()));
         }
         let answer = |name: &str| format!("{name} {CLIENT}");
         assert_eq!(lab.client.fetch(underlay(1), port_of(1)).unwrap(), answer("process"));
@@ -275,11 +275,11 @@ fn port_of_another_process_or_of_host_mode_is_left_alone() {
 const TASKS: [&str; 3] = ["one", "two", "three"];
 
 /// Which task answers clients with this source address through a node.
-fn answering(lab: &ClusterLab, source: Ipv4Addr, entry: u8, protocol: Protocol) -> String {
+fn answering(lab: &ClusterLab, source: Ipv4Addr, entry: u8, protocol: TransportProtocol) -> String {
     let route = format!("route replace {} dev ext src {source}", underlay(entry));
     lab.client.command("ip", &route.split(' ').collect::<Vec<_>>());
     let answer = match protocol {
-        Protocol::Tcp => lab.client.fetch(underlay(entry), 8080),
+        TransportProtocol::Tcp => lab.client.fetch(underlay(entry), 8080),
         _ => lab.client.fetch_udp(underlay(entry), 8080),
     };
     let answer = answer.unwrap_or_else(|error| panic!("{protocol} from {source} by {entry}: {error}"));
@@ -336,7 +336,7 @@ fn client_affinity_selects_the_same_task_through_every_node() {
     }
     lab.ensure_cluster(&cluster);
     for (source, task) in &selected {
-        assert_eq!(answering(&lab, *source, 3, Protocol::Tcp), *task, "{source}");
+        assert_eq!(answering(&lab, *source, 3, TransportProtocol::Tcp), *task, "{source}");
     }
     for node in &lab.nodes {
         let pass = node.repair();

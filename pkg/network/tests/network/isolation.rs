@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use warren_network::{Network, NetworkBackend, NetworkNumber, PortRange, Protocol};
+use warren_network::{NetworkBackend, NetworkMembership, NetworkNumber, PortRange, TransportProtocol};
 
 use crate::lab::cluster::{
     ANY, ClusterLab, ServingTask, gateway, network, peers, settings, task_address, underlay, virtual_address,
@@ -143,7 +143,7 @@ fn the_node_is_reached_only_where_it_allows() {
         // The node and the outside are not affected.
         assert_eq!(node.space.fetch(gateway(1), 22).unwrap(), format!("node {}", gateway(1)));
         assert_eq!(lab.client.fetch(underlay(1), 9100).unwrap(), format!("node {CLIENT}"));
-        let allowed = PortRange { protocol: Protocol::Tcp, first: 9100, last: 9100 };
+        let allowed = PortRange { protocol: TransportProtocol::Tcp, first: 9100, last: 9100 };
         node.ensure_node((lab.settings)(1).with_allowed_ports([allowed].into())).unwrap();
         assert_eq!(reach(9100), [true, true]);
         assert_eq!(reach(9101), [false, false]);
@@ -163,7 +163,9 @@ fn internal_networks_have_no_way_out() {
         let backends = [std::net::SocketAddrV4::new(bridging.address, 80)].into();
         lab.node(1).publish(warren_network::PortMapping { host_port: port, backends });
         let mut cluster = peers(1..=3);
-        cluster.networks.insert(5, Network { internal: true, ..network(&[(1, 2), (2, 2), (1, 3)]) });
+        cluster
+            .networks
+            .insert(5, NetworkMembership { internal: true, ..network(&[(1, 2), (2, 2), (1, 3)]) });
         cluster.networks.insert(1, network(&[(1, 3)]));
         cluster.services.insert(virtual_address(1), BTreeSet::from([task_address(2, 2)]));
         lab.ensure_cluster(&cluster);

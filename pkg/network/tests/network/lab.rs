@@ -22,7 +22,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 use warren_network::{
     Attachment, DEFAULT_MTU, HostPort, LinuxNetwork, NetworkBackend, NodeNetwork, NodeNetworkSettings,
-    PortMapping, Protocol, TaskKey, TaskNetwork, WireGuardProgram,
+    PortMapping, TaskKey, TaskNetwork, TransportProtocol, WireGuardProgram,
 };
 use warren_wireguard::WireGuardControl;
 
@@ -203,7 +203,7 @@ pub fn task(last: u8) -> TaskNetwork {
 }
 
 pub fn host_port(ip: Option<Ipv4Addr>, port: u16) -> HostPort {
-    HostPort::new(ip, NonZeroU16::new(port).unwrap(), Protocol::Tcp)
+    HostPort::new(ip, NonZeroU16::new(port).unwrap(), TransportProtocol::Tcp)
 }
 
 pub fn published(ip: Option<Ipv4Addr>, port: u16, backends: &[(u8, u16)]) -> PortMapping {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::num::NonZeroU16;
 
-use warren_network::{HostPort, NetworkBackend, PortMapping, Protocol};
+use warren_network::{HostPort, NetworkBackend, PortMapping, TransportProtocol};
 
 use crate::lab::cluster::{
     ANY, ClusterLab, FAR_CLIENT, Node, ServingTask, gateway, network, peers, second_underlay, task_address,
@@ -13,7 +13,7 @@ use crate::lab::cluster::{
 use crate::lab::traffic::{ask, uninterrupted};
 use crate::lab::{CLIENT, LOCALHOST, NetworkNamespace, assert_refused};
 
-pub fn at(protocol: Protocol, ip: Option<Ipv4Addr>, port: u16) -> HostPort {
+pub fn at(protocol: TransportProtocol, ip: Option<Ipv4Addr>, port: u16) -> HostPort {
     HostPort::new(ip, NonZeroU16::new(port).unwrap(), protocol)
 }
 
@@ -22,9 +22,9 @@ fn publish(node: &Node, at: HostPort, backends: &[Ipv4Addr]) {
     node.publish(PortMapping { host_port: at, backends });
 }
 
-fn fetch(protocol: Protocol, from: &NetworkNamespace, to: Ipv4Addr, port: u16) -> Option<String> {
+fn fetch(protocol: TransportProtocol, from: &NetworkNamespace, to: Ipv4Addr, port: u16) -> Option<String> {
     match protocol {
-        Protocol::Tcp => from.fetch(to, port).ok(),
+        TransportProtocol::Tcp => from.fetch(to, port).ok(),
         _ => from.fetch_udp(to, port).ok(),
     }
 }
@@ -40,7 +40,7 @@ fn ports_answer_where_they_are_bound_and_nowhere_else() {
         let mut cluster = peers(1..=3);
         cluster.networks.extend([(1, network(&[(1, 2), (2, 2)])), (2, network(&[(1, 3)]))]);
         lab.ensure_cluster(&cluster);
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
             publish(node, at(protocol, None, 9001), &[own.address]);
             publish(node, at(protocol, Some(second_underlay(1)), 9002), &[own.address]);
             publish(node, at(protocol, Some(LOCALHOST), 9003), &[own.address]);
@@ -65,7 +65,7 @@ fn ports_answer_where_they_are_bound_and_nowhere_else() {
             ("task of another node", &far.space, here, underlay(2)),
             ("another node", &lab.node(3).space, here, underlay(3)),
         ];
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
             for (who, from, to, seen_as) in &origins {
                 let what = format!("{protocol} {who} to {to}");
                 let answer = |name: &str| Some(format!("{name} {seen_as}"));
@@ -103,7 +103,7 @@ fn datagrams_follow_a_port_as_it_changes() {
     lab.ensure_cluster(&peers(1..=3));
     let (first, second) =
         (ServingTask::start(node, 2, &[1], "first"), ServingTask::start(node, 3, &[1], "second"));
-    let port = at(Protocol::Udp, None, 9000);
+    let port = at(TransportProtocol::Udp, None, 9000);
     // A client sends already while the port is not published, and never changes its own port.
     let flow = lab.client.udp_client(underlay(1), 9000);
     ask(&flow).unwrap_err();
@@ -147,7 +147,7 @@ fn sctp_reaches_the_backend() {
     let lab = ClusterLab::new();
     let node = lab.node(1);
     let task = node.attach(2, &[1]);
-    publish(node, at(Protocol::Sctp, None, 9000), &[task_address(1, 2)]);
+    publish(node, at(TransportProtocol::Sctp, None, 9000), &[task_address(1, 2)]);
     // A chunk that opens an association, over raw sockets: this kernel need not have SCTP itself.
     let raw = || {
         let kind = (AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Sctp);

@@ -10,7 +10,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use nix::unistd::Pid;
 use warren_network::{
     ClusterNetwork, DEFAULT_MTU, DEFAULT_WIREGUARD_PORT, Error, NetworkBackend, NodeNetwork,
-    NodeNetworkSettings, PrivateKey, WIREGUARD_OVERHEAD, WireGuard,
+    NodeNetworkSettings, WIREGUARD_OVERHEAD, WireGuard, WireGuardPrivateKey,
 };
 
 use crate::churn::throughput;
@@ -22,11 +22,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Part of what the tasks send.
 const SECRET: &[u8] = b"a sentence that nobody may read";
 
-fn key(node: u8) -> PrivateKey {
+fn key(node: u8) -> WireGuardPrivateKey {
     format!("{node:02x}").repeat(32).parse().unwrap()
 }
 
-fn encrypted_with(node: u8, private_key: PrivateKey) -> NodeNetworkSettings {
+fn encrypted_with(node: u8, private_key: WireGuardPrivateKey) -> NodeNetworkSettings {
     let plain = settings(node);
     let mtu = DEFAULT_MTU - WIREGUARD_OVERHEAD;
     let smaller = NodeNetworkSettings::new(plain.cluster().to_vec(), plain.blocks()[0], mtu).unwrap();

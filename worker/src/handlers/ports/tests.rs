@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 
 use warren_network::fake::FakeNetwork;
-use warren_network::{DEFAULT_MTU, NodeNetworkSettings, PortHolder, Protocol};
+use warren_network::{DEFAULT_MTU, NodeNetworkSettings, PortHolder, TransportProtocol};
 use warren_types::Id;
 
 use super::*;
@@ -17,7 +17,7 @@ async fn new_shares() -> (Arc<FakeNetwork>, HostPortShares) {
 }
 
 fn at(port: u16) -> HostPort {
-    HostPort::new(None, port.try_into().unwrap(), Protocol::Tcp)
+    HostPort::new(None, port.try_into().unwrap(), TransportProtocol::Tcp)
 }
 
 fn publishing(number: u64) -> TaskAssignment {

@@ -75,7 +75,7 @@ fn cluster_has_the_other_nodes_all_members_and_ready_backends() {
     assert_eq!(cluster.peers.keys().collect::<Vec<_>>(), [&2], "this node is left out");
     let peer = &cluster.peers[&2];
     assert_eq!((peer.blocks.len(), peer.underlay), (1, Ipv4Addr::new(198, 51, 100, 2)));
-    assert_eq!(peer.key, Some(PublicKey([2; 32])));
+    assert_eq!(peer.key, Some(WireGuardPublicKey([2; 32])));
     let members = |number| cluster.networks[&number].members.iter().copied().collect::<Vec<_>>();
     assert_eq!(members(1), [ip(2), ip(3)], "also those that are not ready");
     assert_eq!(members(7), [ip(2), ip(7), ip(8), ip(9)]);
@@ -186,7 +186,7 @@ fn ports_in_ingress_mode_lead_to_ready_tasks_with_their_options() {
     let mut view = network_view(1);
     view.catalogues.insert(INGRESS_NETWORK, Arc::new(ingress));
     let cluster = cluster_network(&view, 1);
-    let at = |number| HostPort::new(None, NonZeroU16::new(number).unwrap(), Protocol::Tcp);
+    let at = |number| HostPort::new(None, NonZeroU16::new(number).unwrap(), TransportProtocol::Tcp);
     let backends: BTreeSet<SocketAddrV4> = [SocketAddrV4::new(ip(2), 80)].into();
     assert_eq!(cluster.ingress, [8080, 8081, 8082].map(|number| (at(number), backends.clone())).into());
     let with = |client_affinity| Balancing { prefer_local: true, client_affinity };

@@ -3,14 +3,14 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warren_network::{Error as NetworkError, HostPort, PortHolder, Protocol};
+use warren_network::{Error as NetworkError, HostPort, PortHolder, TransportProtocol};
 
 use super::*;
 
 const GIB: u64 = 1 << 30;
 
 fn port(user: Option<PortUser>) -> Fact {
-    let at = HostPort::new(None, NonZeroU16::new(4789).unwrap(), Protocol::Udp);
+    let at = HostPort::new(None, NonZeroU16::new(4789).unwrap(), TransportProtocol::Udp);
     let needed = NeededPort { purpose: "packets between nodes", at, flag: "--vxlan-port" };
     Fact::Port { needed, user: Ok(user), node: Some(7) }
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use futures::future::join_all;
 use tokio::time::Instant;
-use warren_network::{HostPort, PortHolder, Protocol};
+use warren_network::{HostPort, PortHolder, TransportProtocol};
 use warren_runtime::fake::{ContainerScript, FakeFailure, FaultPoint, RuntimeOperation};
 use warren_types::{DesiredTaskState, NodeCondition, RestartCondition, TaskState};
 
@@ -265,7 +265,7 @@ async fn invalid_task_is_rejected_with_reason() {
         ..ContainerScript::default()
     };
     machine.runtime.script_container(&container(2), broken);
-    let at = HostPort::new(None, NonZeroU16::new(8080).unwrap(), Protocol::Tcp);
+    let at = HostPort::new(None, NonZeroU16::new(8080).unwrap(), TransportProtocol::Tcp);
     machine.network.occupy(at, PortHolder { pid: 7, name: "nginx".into() });
     agent.assign(vec![task(1), task(2), publishing(3)]);
     let rejected = agent.wait_for_report(2, |report| report.state == TaskState::Rejected).await;

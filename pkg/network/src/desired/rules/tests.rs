@@ -2,10 +2,10 @@ use std::num::NonZeroU16;
 
 use super::*;
 use crate::desired::desired_network;
-use crate::keys::{HostPort, Protocol, TaskKey};
+use crate::keys::{HostPort, TaskKey, TransportProtocol};
 use crate::model::{
     Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes,
-    NodeNetworkSettings, Overlay, Peer, PortRange, WireGuard,
+    NodeNetworkSettings, Overlay, PeerNode, PortRange, WireGuard,
 };
 
 fn node(cluster: &[&str]) -> NodeNetwork {
@@ -18,7 +18,7 @@ fn on_overlay(mut node: NodeNetwork) -> NodeNetwork {
     let own = [192, 0, 2, 1].into();
     let overlay = Overlay::new(1, own, DEFAULT_VXLAN_PORT, DEFAULT_VNI).unwrap();
     node.settings = node.settings.with_overlay(overlay);
-    let peer = |block: &str, underlay: [u8; 4]| Peer {
+    let peer = |block: &str, underlay: [u8; 4]| PeerNode {
         blocks: vec![block.parse().unwrap()],
         underlay: underlay.into(),
         key: None,
@@ -37,7 +37,13 @@ fn direct(node: NodeNetwork) -> NodeNetwork {
     node
 }
 
-fn publish(node: &mut NodeNetwork, ip: Option<&str>, port: u16, protocol: Protocol, backends: &[&str]) {
+fn publish(
+    node: &mut NodeNetwork,
+    ip: Option<&str>,
+    port: u16,
+    protocol: TransportProtocol,
+    backends: &[&str],
+) {
     let at = HostPort::new(ip.map(|ip| ip.parse().unwrap()), NonZeroU16::new(port).unwrap(), protocol);
     node.ports.insert(at, backends.iter().map(|backend| backend.parse().unwrap()).collect());
 }
@@ -219,7 +225,7 @@ WARREN-PEER
 
 #[test]
 fn published_ports_add_only_to_their_own_chains() {
-    use Protocol::{Sctp, Tcp, Udp};
+    use TransportProtocol::{Sctp, Tcp, Udp};
     let empty = node(&["10.210.0.0/16"]);
     let mut node = empty.clone();
     publish(&mut node, None, 8080, Tcp, &["10.210.1.3:80", "10.210.1.2:80", "10.210.1.4:80"]);
@@ -262,7 +268,7 @@ WARREN-PORTS-u
 }
 
 /// Publishes a port in ingress mode.
-fn ingress(node: &mut NodeNetwork, port: u16, protocol: Protocol, backends: &[&str]) {
+fn ingress(node: &mut NodeNetwork, port: u16, protocol: TransportProtocol, backends: &[&str]) {
     let at = HostPort::new(None, NonZeroU16::new(port).unwrap(), protocol);
     let backends = backends.iter().map(|backend| backend.parse().unwrap()).collect();
     Arc::make_mut(&mut node.cluster).ingress.insert(at, backends);
@@ -270,7 +276,7 @@ fn ingress(node: &mut NodeNetwork, port: u16, protocol: Protocol, backends: &[&s
 
 #[test]
 fn ingress_ports_lead_to_all_nodes_on_the_overlay_and_to_this_one_otherwise() {
-    use Protocol::{Tcp, Udp};
+    use TransportProtocol::{Tcp, Udp};
     let overlay = on_overlay(node(&["10.210.0.0/16"]));
     let far = |number| {
         let far = Overlay::new(number, [192, 0, 2, 1].into(), DEFAULT_VXLAN_PORT, DEFAULT_VNI).unwrap();
@@ -327,16 +333,16 @@ WARREN-H-8080-tcp
 fn one_ingress_port_among_many_changes_its_chain() {
     let mut before = on_overlay(node(&["10.210.0.0/16"]));
     for port in 20_000..21_000 {
-        ingress(&mut before, port, Protocol::Tcp, &["10.210.2.2:80", "10.210.2.3:80"]);
+        ingress(&mut before, port, TransportProtocol::Tcp, &["10.210.2.2:80", "10.210.2.3:80"]);
     }
     let mut after = before.clone();
-    ingress(&mut after, 20_500, Protocol::Tcp, &["10.210.2.2:80"]);
+    ingress(&mut after, 20_500, TransportProtocol::Tcp, &["10.210.2.2:80"]);
     let names = |changes: Vec<ChainChange>| {
         changes.into_iter().map(|change| format!("{} {}", change.table, change.chain)).collect::<Vec<_>>()
     };
     assert_eq!(names(chain_changes(&before, &after)), ["nat WARREN-H-20500-tcp"]);
     // Its last backend goes: its rule, its chain, and the one that refuses it.
-    ingress(&mut after, 20_500, Protocol::Tcp, &[]);
+    ingress(&mut after, 20_500, TransportProtocol::Tcp, &[]);
     assert!(names(chain_changes(&before, &after)).len() <= 4, "{:?}", chain_changes(&before, &after));
 }
 
@@ -360,7 +366,8 @@ WARREN-S-0ad2e007
 fn allowed_ports_of_the_node_precede_the_refusal() {
     let mut node = node(&["10.210.0.0/16"]);
     let range = |protocol, first, last| PortRange { protocol, first, last };
-    let allowed = [range(Protocol::Tcp, 9100, 9100), range(Protocol::Udp, 6000, 6010)].into();
+    let allowed =
+        [range(TransportProtocol::Tcp, 9100, 9100), range(TransportProtocol::Udp, 6000, 6010)].into();
     node.settings = node.settings.with_allowed_ports(allowed);
     let rules = "  -p tcp -m tcp --dport 9100:9100 -j ACCEPT
   -p udp -m udp --dport 6000:6010 -j ACCEPT
@@ -386,7 +393,7 @@ fn every_jump_target_exists() {
     let mut node = on_overlay(node(&["10.210.0.0/16"]));
     for port in 20_000..25_000 {
         let backends: &[&str] = if port % 3 == 0 { &[] } else { &["10.210.1.2:80"] };
-        let protocol = Protocol::ALL[usize::from(port % 3)];
+        let protocol = TransportProtocol::ALL[usize::from(port % 3)];
         publish(&mut node, (port % 2 == 0).then_some("255.255.255.255"), port, protocol, backends);
     }
     let cluster = Arc::make_mut(&mut node.cluster);
@@ -438,7 +445,7 @@ fn changes_lead_to_the_same_chains_as_a_full_write() {
             8 => {
                 let backends: Vec<String> = backends.iter().map(|ip| format!("{ip}:80")).collect();
                 let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
-                let protocol = Protocol::ALL[random(3) as usize];
+                let protocol = TransportProtocol::ALL[random(3) as usize];
                 ingress(&mut node, 8000 + random(40) as u16, protocol, &backends);
             }
             9 => drop(Arc::make_mut(&mut node.cluster).ingress.pop_first()),
@@ -454,7 +461,7 @@ fn changes_lead_to_the_same_chains_as_a_full_write() {
                 let at = HostPort::new(
                     None,
                     NonZeroU16::new(8000 + random(40) as u16).unwrap(),
-                    Protocol::ALL[random(3) as usize],
+                    TransportProtocol::ALL[random(3) as usize],
                 );
                 let backends = backends.into_iter().map(|ip| std::net::SocketAddrV4::new(ip, 80)).collect();
                 node.ports.insert(at, backends);
@@ -463,7 +470,7 @@ fn changes_lead_to_the_same_chains_as_a_full_write() {
             _ => {
                 let number = 2 + random(30) as u16;
                 let [_, octet] = number.to_be_bytes();
-                let peer = Peer {
+                let peer = PeerNode {
                     key: None,
                     blocks: vec![format!("10.210.{octet}.0/24").parse().unwrap()],
                     underlay: Ipv4Addr::new(192, 0, 2, octet),
@@ -534,7 +541,7 @@ fn links_routes_and_peers_follow_from_the_node() {
 fn encrypted_nodes_exchange_packets_of_the_overlay_only_through_wireguard() {
     let plain = on_overlay(node(&["10.210.0.0/16"]));
     let mut encrypted = plain.clone();
-    let private_key: warren_wireguard::PrivateKey = "11".repeat(32).parse().unwrap();
+    let private_key: warren_wireguard::WireGuardPrivateKey = "11".repeat(32).parse().unwrap();
     let wireguard = WireGuard { private_key: private_key.clone(), port: 51820 };
     encrypted.settings = encrypted.settings.with_wireguard(wireguard).unwrap();
     let expected = "  -i warren-wg -p udp -m udp --dport 4789 -j WARREN-VXIN
@@ -544,7 +551,7 @@ fn encrypted_nodes_exchange_packets_of_the_overlay_only_through_wireguard() {
     assert_eq!(added(&plain, &encrypted), "  -p udp -m udp --dport 4789 -j WARREN-VXIN");
 
     // Without its key a peer is not reached, and without WireGuard nothing refers to it.
-    let key = warren_wireguard::PublicKey([2; 32]);
+    let key = warren_wireguard::WireGuardPublicKey([2; 32]);
     let desired = |node: &NodeNetwork| {
         let desired = desired_network(node).node;
         let routes = desired.routes.into_iter().filter(|route| route.table == 4096);

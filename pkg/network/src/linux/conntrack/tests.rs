@@ -149,7 +149,7 @@ fn flows_of_a_port_that_lead_elsewhere_are_deleted() {
         let [_, first, second, node] = fill_flows(&mut wire);
         let stale = |port, backends: &[Ipv4Addr]| {
             let backends = backends.iter().copied().collect();
-            let at = HostPort::new(Some(node), NonZeroU16::new(port).unwrap(), Protocol::Udp);
+            let at = HostPort::new(Some(node), NonZeroU16::new(port).unwrap(), TransportProtocol::Udp);
             StaleEntries { ports: BTreeMap::from([(at, backends)]), ..StaleEntries::default() }
         };
         remove_stale(&stale(54, &[])).unwrap();

@@ -13,7 +13,7 @@ const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
 fn at(ip: Option<Ipv4Addr>) -> HostPort {
-    HostPort::new(ip, NonZeroU16::new(8080).unwrap(), Protocol::Tcp)
+    HostPort::new(ip, NonZeroU16::new(8080).unwrap(), TransportProtocol::Tcp)
 }
 
 /// Runs the test in its own network namespace, with its loopback up.
@@ -58,7 +58,7 @@ fn listener_of_another_program_is_detected_and_named() {
 fn a_udp_socket_of_others_is_noticed_and_named() {
     for (theirs, ours) in [(ANY, None), (LOCAL, None), (ANY, Some(LOCAL)), (LOCAL, Some(LOCAL))] {
         in_new_namespace(|| {
-            let udp = HostPort::new(ours, NonZeroU16::new(8080).unwrap(), Protocol::Udp);
+            let udp = HostPort::new(ours, NonZeroU16::new(8080).unwrap(), TransportProtocol::Udp);
             let socket = UdpSocket::bind((theirs, 8080)).unwrap();
             let mut ports = HeldPorts::default();
             // The protocols have separate ports.
@@ -77,7 +77,7 @@ fn a_udp_socket_of_others_is_noticed_and_named() {
 #[test]
 fn sctp_ports_are_held_with_or_without_kernel_support() {
     in_new_namespace(|| {
-        let sctp = HostPort::new(None, NonZeroU16::new(8080).unwrap(), Protocol::Sctp);
+        let sctp = HostPort::new(None, NonZeroU16::new(8080).unwrap(), TransportProtocol::Sctp);
         let mut ports = HeldPorts::default();
         ports.ensure(sctp, GATEWAY).unwrap();
         assert!(ports.is_held(&sctp) && !ports.is_held(&at(None)));
@@ -123,7 +123,7 @@ fn different_addresses_do_not_conflict() {
 fn dns_server_of_the_node_does_not_conflict() {
     in_new_namespace(|| {
         let _own = UdpSocket::bind((GATEWAY, 53)).unwrap();
-        let dns = |ip| HostPort::new(ip, NonZeroU16::new(53).unwrap(), Protocol::Udp);
+        let dns = |ip| HostPort::new(ip, NonZeroU16::new(53).unwrap(), TransportProtocol::Udp);
         let mut ports = HeldPorts::default();
         ports.ensure(dns(None), GATEWAY).unwrap();
         assert!(matches!(ports.ensure(dns(Some(GATEWAY)), LOCAL), Err(Error::PortTaken { .. })));

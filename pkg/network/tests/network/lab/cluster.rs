@@ -10,8 +10,8 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use warren_network::{
     Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes, Error,
-    LinuxNetwork, Network, NetworkBackend, NetworkNumber, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay,
-    Peer, Repairs, TaskKey, TaskNetwork,
+    LinuxNetwork, NetworkBackend, NetworkMembership, NetworkNumber, NodeNetworkSettings, OVERLAY_OVERHEAD,
+    Overlay, PeerNode, Repairs, TaskKey, TaskNetwork,
 };
 
 use super::traffic::UdpServer;
@@ -73,15 +73,15 @@ pub fn direct(node: u8) -> NodeNetworkSettings {
 pub fn peers(nodes: impl IntoIterator<Item = u8>) -> ClusterNetwork {
     let peer = |node: u8| {
         let blocks = vec![format!("10.210.{node}.0/24").parse().unwrap()];
-        (u16::from(node), Peer { blocks, underlay: underlay(node), key: None })
+        (u16::from(node), PeerNode { blocks, underlay: underlay(node), key: None })
     };
     ClusterNetwork { peers: nodes.into_iter().map(peer).collect(), ..ClusterNetwork::default() }
 }
 
 /// A network of tasks, each given by its node and last byte.
-pub fn network(members: &[(u8, u8)]) -> Network {
+pub fn network(members: &[(u8, u8)]) -> NetworkMembership {
     let members = members.iter().map(|(node, last)| task_address(*node, *last)).collect();
-    Network { internal: false, members }
+    NetworkMembership { internal: false, members }
 }
 
 pub struct Node {

@@ -42,7 +42,7 @@ use warren_types::ManagerAddress;
 
 use crate::connected_cluster::ConnectedCluster;
 
-pub use cluster::{AuditArgs, CaCommand, ClusterCommand, ClusterUpdateArgs, KeyCommand, PolicyCommand};
+pub use cluster::{AuditArgs, CaSubcommand, ClusterCommand, ClusterUpdateArgs, KeySubcommand, PolicyCommand};
 pub use context::ContextCommand;
 pub use documents::{ApplyArgs, AsDocumentArgs, DiffArgs, DocumentFileArgs, DocumentRemoveArgs, PruneArgs};
 pub use events::{EventsArgs, ObjectSelector, WhyArgs};

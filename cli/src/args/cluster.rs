@@ -25,13 +25,13 @@ pub enum ClusterCommand {
     CheckSecurity,
     /// Show and replace the certificate authority
     #[command(subcommand)]
-    Ca(CaCommand),
+    Ca(CaSubcommand),
     /// Show and set the admission policy: which services operators may run
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// Show and replace the keys that encrypt what managers store
     #[command(subcommand)]
-    Key(KeyCommand),
+    Key(KeySubcommand),
     /// Print the key that unlocks managers, while autolock is on
     UnlockKey {
         /// Replace the key first; a manager that is down needs the earlier one once more
@@ -50,7 +50,7 @@ pub enum ClusterCommand {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum CaCommand {
+pub enum CaSubcommand {
     /// Show the certificate authority, and how far its replacement is
     Status,
     /// Replace the certificate authority while everything runs; repeatable, and continues one that is in progress
@@ -76,7 +76,7 @@ pub enum PolicyCommand {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum KeyCommand {
+pub enum KeySubcommand {
     /// Show how far the replacement of the keys is
     Status,
     /// Replace the keys of the log, of snapshots and of secrets while everything runs; repeatable, and continues one

@@ -9,7 +9,7 @@ use crate::connect::connect;
 use crate::failure::{CommandError, from_client, from_client_with_hint};
 use crate::output::{self, Listing};
 use crate::view::document;
-use crate::view::network::NetworkView;
+use crate::view::network::NetworkInfoView;
 use crate::watch;
 
 pub async fn run(global: &GlobalArgs, command: NetworkCommand) -> Result<(), CommandError> {
@@ -46,7 +46,7 @@ async fn create(
     match global.output {
         OutputFormat::Table | OutputFormat::Wide => output::print(&format!("{}\n", created.name)),
         OutputFormat::Json | OutputFormat::Yaml => {
-            output::print_document(global.output, &NetworkView::from(created))
+            output::print_document(global.output, &NetworkInfoView::from(created))
         }
     }
 }
@@ -57,7 +57,7 @@ async fn ls(global: &GlobalArgs, listing: &ListingArgs) -> Result<(), CommandErr
     let client = connect(global, what).await?;
     let fetch = async || {
         let networks = client.networks().list().await.map_err(|error| from_client(what, error))?;
-        Ok(networks.into_iter().map(NetworkView::from).collect::<Vec<_>>())
+        Ok(networks.into_iter().map(NetworkInfoView::from).collect::<Vec<_>>())
     };
     watch::show(&list, &client, fetch).await
 }
@@ -73,7 +73,7 @@ async fn inspect(global: &GlobalArgs, networks: &[String], as_document: bool) ->
         true => document::print(global.output, &found.iter().map(document::of_network).collect::<Vec<_>>()),
         false => output::print_documents(
             global.output,
-            &found.into_iter().map(NetworkView::from).collect::<Vec<_>>(),
+            &found.into_iter().map(NetworkInfoView::from).collect::<Vec<_>>(),
         ),
     }
 }

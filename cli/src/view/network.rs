@@ -11,7 +11,7 @@ use crate::output::{Column, FilterKey, ListedRow, TableRow, column, has_label, w
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NetworkView {
+pub struct NetworkInfoView {
     id: String,
     name: String,
     version: u64,
@@ -24,14 +24,14 @@ pub struct NetworkView {
     services: Vec<String>,
 }
 
-impl From<v1::Network> for NetworkView {
+impl From<v1::Network> for NetworkInfoView {
     fn from(wire: v1::Network) -> Self {
         let v1::Network { id, name, version, created_at, labels, internal, services } = wire;
         Self { id, name, version, created_at: TimeView::new(created_at), labels, internal, services }
     }
 }
 
-impl TableRow for NetworkView {
+impl TableRow for NetworkInfoView {
     const COLUMNS: &'static [Column] = &[
         column("NAME"),
         column("INTERNAL"),
@@ -56,7 +56,7 @@ impl TableRow for NetworkView {
     }
 }
 
-impl ListedRow for NetworkView {
+impl ListedRow for NetworkInfoView {
     const FILTER_KEYS: &'static [FilterKey<Self>] = &[
         ("name", |it, name| it.name.contains(name)),
         ("id", |it, id| it.id.starts_with(id)),

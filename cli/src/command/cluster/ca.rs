@@ -3,18 +3,18 @@
 
 use warren_proto::v1;
 
-use super::rotation::{RotationProgress, wait_complete};
-use crate::args::{CaCommand, GlobalArgs};
+use super::rotation::{RotationProgressView, wait_complete};
+use crate::args::{CaSubcommand, GlobalArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
 use crate::output;
 use crate::view::ca::{CaStatusView, progress_lines, progress_summary};
 use crate::view::joined_names;
 
-pub async fn run(global: &GlobalArgs, command: CaCommand) -> Result<(), CommandError> {
+pub async fn run(global: &GlobalArgs, command: CaSubcommand) -> Result<(), CommandError> {
     match command {
-        CaCommand::Status => status(global).await,
-        CaCommand::Rotate { detach } => rotate(global, detach).await,
+        CaSubcommand::Status => status(global).await,
+        CaSubcommand::Rotate { detach } => rotate(global, detach).await,
     }
 }
 
@@ -45,7 +45,7 @@ async fn rotate(global: &GlobalArgs, detach: bool) -> Result<(), CommandError> {
             "the cluster continues; give the command again to wait, or see `warren cluster ca status`",
         );
         let digest = begun.ca_digest.clone();
-        let progress_of = |seen: &v1::CaStatus| RotationProgress {
+        let progress_of = |seen: &v1::CaStatus| RotationProgressView {
             // Another replacement begins only after this one.
             is_complete: seen.ca_digest != digest || seen.phase() == v1::CaPhase::Complete,
             summary: progress_summary(seen),

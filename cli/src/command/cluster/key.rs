@@ -3,17 +3,17 @@
 
 use warren_proto::v1;
 
-use super::rotation::{RotationProgress, wait_complete};
-use crate::args::{GlobalArgs, KeyCommand};
+use super::rotation::{RotationProgressView, wait_complete};
+use crate::args::{GlobalArgs, KeySubcommand};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
 use crate::output;
 use crate::view::key::{KeyStatusView, progress_lines, progress_summary};
 
-pub async fn run(global: &GlobalArgs, command: KeyCommand) -> Result<(), CommandError> {
+pub async fn run(global: &GlobalArgs, command: KeySubcommand) -> Result<(), CommandError> {
     match command {
-        KeyCommand::Status => status(global).await,
-        KeyCommand::Rotate { detach } => rotate(global, detach).await,
+        KeySubcommand::Status => status(global).await,
+        KeySubcommand::Rotate { detach } => rotate(global, detach).await,
     }
 }
 
@@ -44,7 +44,7 @@ async fn rotate(global: &GlobalArgs, detach: bool) -> Result<(), CommandError> {
             "the cluster continues; give the command again to wait, or see `warren cluster key status`",
         );
         let number = status.number;
-        let progress_of = |seen: &v1::KeyStatus| RotationProgress {
+        let progress_of = |seen: &v1::KeyStatus| RotationProgressView {
             // Another replacement begins only after this one.
             is_complete: seen.number != number || seen.phase() == v1::KeyPhase::Complete,
             summary: progress_summary(seen),

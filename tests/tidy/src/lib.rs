@@ -1,5 +1,5 @@
 //! The rules of this repository that neither the compiler nor clippy can check: dependencies between crates,
-//! purity of crates, length of files, sleeps in tests.
+//! purity of crates, names of types, length of files, sleeps in tests.
 //!
 //! Each rule is a pure function from text (or from `cargo metadata`) to a list of violations, and has two
 //! tests: one applies it to the repository, the other shows that it detects a violation. It must never write,
@@ -19,6 +19,7 @@ pub mod purity;
 pub mod shape;
 pub mod sleeps;
 pub mod source;
+pub mod type_names;
 pub mod vocabulary;
 
 /// Panics with all of `violations`, one per line, when there are any.

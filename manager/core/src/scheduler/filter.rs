@@ -19,7 +19,7 @@ use super::view::{NodeInfo, NodeSet};
 /// before all: the node of the data matters more than the problems of a node that does not have it.
 ///
 /// A limit that must hold even if the state changes between plan and apply, like memory, must also be checked
-/// when an assignment is applied (`state/apply/placement.rs`); a preference, like a constraint, need not.
+/// when an assignment is applied (`state/apply/placement.rs`); a property of the node, like a label, need not.
 const FILTERS: &[&dyn Filter] = &[
     &volumes::VolumeFilter,
     &status::StatusFilter,

@@ -23,7 +23,7 @@ impl NodeAllocation {
         }
     }
 
-    /// Whether `wanted` can be reserved.
+    /// Whether `desired` can be reserved.
     pub fn fits(&self, node: &Node, desired: Resources) -> bool {
         let free = self.free(node);
         desired.cpu <= free.cpu && desired.memory <= free.memory

@@ -34,8 +34,9 @@ flags=(
     -Coverflow-checks=on
 )
 echo "building with $(rustc +nightly --version)"
-# Release builds are stripped; a finding needs functions and lines.
+# Release builds are stripped; a finding needs functions and lines. Optimisation across crates makes the build long.
 export CARGO_PROFILE_RELEASE_STRIP=none CARGO_PROFILE_RELEASE_DEBUG=line-tables-only CARGO_PROFILE_RELEASE_OPT_LEVEL=2
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 # With --target, build scripts and macros are built without these flags.
 RUSTFLAGS="${flags[*]}" cargo +nightly build --manifest-path "$root/Cargo.toml" --target-dir "$work" \
     --locked --release --target "$host" -p warren-test-fuzz --features libfuzzer --bin warren-fuzz

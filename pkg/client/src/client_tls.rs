@@ -9,7 +9,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
 use tonic::transport::Endpoint;
 use tower::service_fn;
@@ -25,6 +25,9 @@ use crate::error::{ClientDialError, DialErrorKind, Error};
 
 /// Deadline of a connection: TCP, TLS, and the renewal before it.
 pub(crate) const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// Delays before a handshake that the manager ended without a word is repeated.
+const HANDSHAKE_PAUSES: [Duration; 3] =
+    [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 /// Deadline of a renewal; it leaves time for the connection.
 const RENEWAL_DEADLINE: Duration = Duration::from_secs(3);
 /// Certificates are valid from this long before they are issued.
@@ -200,9 +203,28 @@ pub(crate) fn endpoint() -> Endpoint {
     Endpoint::from_static("http://warren-manager").max_frame_size(MAX_FRAME)
 }
 
+/// Managers end the connections of clients that are slow to begin a handshake, as on a loaded machine, and those beyond
+/// the number that may wait.
 async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, ClientDialError> {
-    let stream = dial_tcp(address).await?;
-    connect(stream, config, CONNECT_DEADLINE).await.map_err(|error| handshake_error(&error))
+    let mut pauses = HANDSHAKE_PAUSES.into_iter();
+    loop {
+        let stream = dial_tcp(address).await?;
+        let error = match connect(stream, Arc::clone(&config), CONNECT_DEADLINE).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        match pauses.next() {
+            Some(pause) if was_ended(&error) => sleep(pause).await,
+            _ => return Err(handshake_error(&error)),
+        }
+    }
+}
+
+/// Whether the other side closed the connection without an alert.
+fn was_ended(error: &ConnectError) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
+    matches!(error, ConnectError::Handshake(error) if kinds.contains(&error.kind()))
 }
 
 /// Shows the certificate, if there is one, unless it has expired by the clock of the manager: managers bound the

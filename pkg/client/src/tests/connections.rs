@@ -56,6 +56,29 @@ async fn closed_port_is_unreachable() {
 }
 
 #[tokio::test]
+async fn handshake_that_a_manager_ends_is_repeated() {
+    let (ours, manager) = (authority(), ScriptedApiServer::default());
+    let (server, _serving) = manager.serve_port(&ours, Role::Manager);
+    for (ended, is_reached) in [(2, true), (4, false)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, server) = (listener.local_addr().unwrap().to_string(), server.clone());
+        let proxy = tokio::spawn(async move {
+            for _ in 0..ended {
+                drop(listener.accept().await.unwrap());
+            }
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
+            tokio::io::copy_bidirectional(&mut client, &mut server).await
+        });
+        let connected = Client::connect(&tcp(&address, admin(&ours, &ours))).await;
+        assert_eq!(connected.is_ok(), is_reached, "{ended} ended: {connected:?}");
+        let is_unreachable = matches!(connected, Err(Error::Unreachable { .. }));
+        assert_eq!(is_unreachable, !is_reached);
+        proxy.abort();
+    }
+}
+
+#[tokio::test]
 async fn silent_server_is_unreachable_after_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

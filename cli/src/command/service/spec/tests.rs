@@ -29,7 +29,7 @@ pub fn created(more: &[&str]) -> Result<ServiceSpec, Violations> {
     }
 }
 
-fn changed(spec: &ServiceSpec, more: &[&str]) -> Result<ServiceSpec, Violations> {
+pub fn changed(spec: &ServiceSpec, more: &[&str]) -> Result<ServiceSpec, Violations> {
     match service(&[&["update", "web"], more].concat()).unwrap() {
         ServiceCommand::Update(args) => {
             let env = environment::read(&args.additions.0, "x").unwrap();
@@ -39,7 +39,17 @@ fn changed(spec: &ServiceSpec, more: &[&str]) -> Result<ServiceSpec, Violations>
     }
 }
 
-const EVERYTHING: &[&str] = &[
+/// The flag without its value, if it is one that has a default: `--memory=` for `--memory=1Gi`.
+pub fn reset_of(flag: &str) -> Option<String> {
+    let (name, _) = flag.split_once('=')?;
+    let reset = format!("{name}=");
+    service(&["create", "web", "--image=nginx", &reset]).ok()?;
+    let wrong = created(&[&reset]).err()?;
+    wrong.0.iter().any(|violation| violation.path == name).then_some(reset)
+}
+
+/// Flags of every kind, as users write them.
+const EVERY_KIND: &[&str] = &[
     "--replicas=2",
     "--max-per-node=1",
     "--pull=always",
@@ -123,8 +133,8 @@ const EVERYTHING: &[&str] = &[
 ];
 
 #[test]
-fn every_flag_reaches_the_spec() {
-    let view = created(EVERYTHING).unwrap();
+fn flags_of_every_kind_reach_the_spec() {
+    let view = created(EVERY_KIND).unwrap();
     insta::assert_snapshot!(crate::output::tests::rendered(OutputFormat::Yaml, &view), @r#"
     name: web
     labels:

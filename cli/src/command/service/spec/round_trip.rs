@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use warren_proto::v1;
 use warren_types::strategies::{full_task_spec, service_specs};
 use warren_types::{
-    Device, DnsSettings, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, NetworkAttachment,
-    Placement, Probe, PublishMode, PublishedPort, Ulimit, UpdatePolicy,
+    Device, DnsSettings, HealthCheck, HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource,
+    NetworkAttachment, Placement, Probe, PublishMode, PublishedPort, Resources, RestartPolicy, Ulimit,
+    UpdatePolicy,
 };
 
 use super::tests::{changed, reset_of};

@@ -1,18 +1,22 @@
 //! Flags of `service create` and `service update` that hold one value.
 //!
 //! Every flag is optional. A missing flag means the default in a new service, and keeps the value of an existing one.
-//! Lists are in [`super::lists`], the policies of updates in [`super::update_policy`].
+//! Groups that only set fields of the spec do so here, the others in the command. Lists are in [`super::lists`], the
+//! policies of updates in [`super::update_policy`].
 
 use std::time::Duration;
 
 use clap::Args;
 use warren_types::{
-    AppArmor, Bytes, EndpointMode, ImageResolver, MilliCpu, NoNewPrivileges, NodeLabel, OnDisconnect,
-    PullPolicy, RestartCondition, Signal, UserNamespace,
+    AppArmor, Bytes, EndpointMode, ImageResolver, LogLimits, MilliCpu, NoNewPrivileges, NodeLabel,
+    OnDisconnect, PullPolicy, Resources, RestartCondition, RestartPolicy, ServiceSpec, Signal, TaskSpec,
+    UserNamespace,
 };
 
 use super::update_policy::{RollbackFlags, UpdateFlags};
-use super::value::{self, HttpTarget, ReplicaCount, SeccompSource, SecurityOption, Setting, setting};
+use super::value::{
+    self, HttpTarget, ReplicaCount, ResetFlags, SeccompSource, SecurityOption, Setting, setting,
+};
 
 /// Flags that hold one value.
 #[derive(Debug, Clone, Args)]
@@ -159,6 +163,23 @@ pub struct ResourceFlags {
     pub oom_score_adj: Option<Setting<i32>>,
 }
 
+impl ResourceFlags {
+    /// Sets what is given.
+    pub fn change(&self, resets: &mut ResetFlags, task: &mut TaskSpec) {
+        let Self { cpus, memory, pids, reserve_cpus, reserve_memory, shm_size, storage_limit, oom_score_adj } =
+            self;
+        resets.set_optional("--cpus", cpus, &mut task.limits.cpu);
+        resets.set_optional("--memory", memory, &mut task.limits.memory);
+        resets.set_optional("--pids", pids, &mut task.limits.pids);
+        let Resources { cpu, memory } = &mut task.reservations;
+        resets.set("--reserve-cpus", reserve_cpus, cpu, MilliCpu::default());
+        resets.set("--reserve-memory", reserve_memory, memory, Resources::default().memory);
+        resets.set_optional("--shm-size", shm_size, &mut task.shm_size);
+        resets.set_optional("--storage-limit", storage_limit, &mut task.storage_limit);
+        resets.set_optional("--oom-score-adj", oom_score_adj, &mut task.oom_score_adj);
+    }
+}
+
 /// Privileges of the container.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Privileges")]
@@ -265,4 +286,31 @@ pub struct LifecycleFlags {
     /// Time a node may be down before its tasks are replaced [default: 0s]
     #[arg(long, value_name = "DURATION", value_parser = setting(value::duration))]
     pub replace_after: Option<Setting<Duration>>,
+}
+
+impl LifecycleFlags {
+    /// Sets what is given.
+    pub fn change(&self, resets: &mut ResetFlags, spec: &mut ServiceSpec) {
+        let Self {
+            restart,
+            restart_delay,
+            restart_max,
+            restart_window,
+            log_max_size,
+            log_files,
+            on_disconnect,
+            replace_after,
+        } = self;
+        let (policy, default) = (&mut spec.task.restart, RestartPolicy::default());
+        resets.set("--restart", restart, &mut policy.condition, default.condition);
+        resets.set("--restart-delay", restart_delay, &mut policy.delay, default.delay);
+        resets.set("--restart-max", restart_max, &mut policy.max, default.max);
+        resets.set("--restart-window", restart_window, &mut policy.window, default.window);
+        let (logs, default) = (&mut spec.task.logs, LogLimits::default());
+        resets.set("--log-max-size", log_max_size, &mut logs.max_size, default.max_size);
+        resets.set("--log-files", log_files, &mut logs.max_files, default.max_files);
+        let policy = &mut spec.task.on_disconnect;
+        resets.set("--on-disconnect", on_disconnect, policy, OnDisconnect::default());
+        resets.set("--replace-after", replace_after, &mut spec.replace_after, Duration::ZERO);
+    }
 }

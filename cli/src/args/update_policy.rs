@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use warren_types::{FailureAction, FailureRatio, Parallelism, UpdateOrder};
+use warren_types::{FailureAction, FailureRatio, Parallelism, UpdateOrder, UpdatePolicy};
 
-use super::value::{self, Setting, setting};
+use super::value::{self, ResetFlags, Setting, setting};
 
 /// How an update replaces tasks.
 #[derive(Debug, Clone, Args)]
@@ -33,6 +33,32 @@ pub struct UpdateFlags {
     pub update_on_failure: Option<Setting<FailureAction>>,
 }
 
+impl UpdateFlags {
+    /// Sets what is given.
+    pub fn change(&self, resets: &mut ResetFlags, policy: &mut UpdatePolicy) {
+        let Self {
+            update_parallelism,
+            update_delay,
+            update_order,
+            update_monitor,
+            update_failure_ratio,
+            update_on_failure,
+        } = self;
+        let default = UpdatePolicy::default();
+        resets.set("--update-parallelism", update_parallelism, &mut policy.parallelism, default.parallelism);
+        resets.set("--update-delay", update_delay, &mut policy.delay, default.delay);
+        resets.set_optional("--update-order", update_order, &mut policy.order);
+        resets.set("--update-monitor", update_monitor, &mut policy.monitor, default.monitor);
+        resets.set(
+            "--update-failure-ratio",
+            update_failure_ratio,
+            &mut policy.failure_ratio,
+            default.failure_ratio,
+        );
+        resets.set_optional("--update-on-failure", update_on_failure, &mut policy.on_failure);
+    }
+}
+
 /// How a rollback replaces tasks.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Rollback")]
@@ -57,4 +83,35 @@ pub struct RollbackFlags {
     #[arg(long, value_name = "ACTION", alias = "rollback-failure-action")]
     #[arg(value_parser = setting(str::parse::<FailureAction>))]
     pub rollback_on_failure: Option<Setting<FailureAction>>,
+}
+
+impl RollbackFlags {
+    /// Sets what is given.
+    pub fn change(&self, resets: &mut ResetFlags, policy: &mut UpdatePolicy) {
+        let Self {
+            rollback_parallelism,
+            rollback_delay,
+            rollback_order,
+            rollback_monitor,
+            rollback_failure_ratio,
+            rollback_on_failure,
+        } = self;
+        let default = UpdatePolicy::default();
+        resets.set(
+            "--rollback-parallelism",
+            rollback_parallelism,
+            &mut policy.parallelism,
+            default.parallelism,
+        );
+        resets.set("--rollback-delay", rollback_delay, &mut policy.delay, default.delay);
+        resets.set_optional("--rollback-order", rollback_order, &mut policy.order);
+        resets.set("--rollback-monitor", rollback_monitor, &mut policy.monitor, default.monitor);
+        resets.set(
+            "--rollback-failure-ratio",
+            rollback_failure_ratio,
+            &mut policy.failure_ratio,
+            default.failure_ratio,
+        );
+        resets.set_optional("--rollback-on-failure", rollback_on_failure, &mut policy.on_failure);
+    }
 }

@@ -26,7 +26,7 @@ pub use network::NetworkChoice;
 pub use port::{PortList, PortRemoval, port, publish, unpublish};
 pub use secret_object::{config_mount, registry, secret_mount};
 pub use security::{SeccompSource, SecurityOption};
-pub use setting::{Setting, setting, text};
+pub use setting::{ResetFlags, Setting, setting, text};
 pub use time::{TailLines, TokenTtl, event_start, since, tail, ttl};
 
 /// A requested number of replicas, unchecked: a negative number is refused as a violation of the spec.

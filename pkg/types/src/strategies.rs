@@ -1,4 +1,5 @@
-//! Proptest strategies for valid specs in which every field varies. Only for tests (feature `strategies`).
+//! Proptest strategies for valid specs in which every field varies, and one in which every field is set. Only for tests
+//! (feature `strategies`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -320,6 +321,110 @@ pub fn task_specs() -> impl Strategy<Value = TaskSpec> {
             }
         },
     )
+}
+
+/// A task, valid in a service with the label `app`, in which no field has its default.
+pub fn full_task_spec() -> TaskSpec {
+    let front = NetworkAttachment {
+        network: "front".parse().unwrap(),
+        aliases: BTreeSet::from(["shop", "www"].map(|alias| alias.parse().unwrap())),
+    };
+    let attachments = [TaskNetworkMode::default().attachments(), &[front]].concat();
+    TaskSpec {
+        image: "web:1".parse().unwrap(),
+        pull: PullPolicy::Always,
+        resolve_image: ImageResolver::Worker,
+        command: Some(vec!["/bin/web".into()]),
+        args: Some(vec!["-v".into(), "2".into()]),
+        env: vec![EnvVar { name: "A".into(), value: "{{.Service.Labels.app}}".into() }],
+        container_labels: BTreeMap::from([("tier".into(), "front".into())]),
+        workdir: Some("/srv".into()),
+        user: Some("web:web".into()),
+        groups: vec!["video".into()],
+        hostname: Some("web".into()),
+        hosts: vec![HostEntry { name: "db".into(), address: [192, 0, 2, 9].into() }],
+        tty: true,
+        stdin: true,
+        init: true,
+        stop_signal: Some("SIGQUIT".parse().unwrap()),
+        drain_delay: Duration::from_millis(2500),
+        stop_grace: Duration::from_millis(1500),
+        post_start: vec![LifecycleHook {
+            env: vec![EnvVar { name: "STEP".into(), value: "one".into() }],
+            workdir: Some("/srv".into()),
+            user: Some("root".into()),
+            ..LifecycleHook::new(vec!["/set-up".into(), "now".into()])
+        }],
+        pre_stop: vec![LifecycleHook::new(vec!["/shut-down".into()])],
+        limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(100) },
+        reservations: Resources { cpu: MilliCpu(100), memory: Bytes(32 << 20) },
+        ulimits: vec![Ulimit { name: "nofile".parse().unwrap(), soft: Some(1024), hard: Some(4096) }],
+        sysctls: BTreeMap::from([("net.core.somaxconn".into(), "512".into())]),
+        shm_size: Some(Bytes(8 << 20)),
+        storage_limit: Some(Bytes(2 << 30)),
+        oom_score_adj: Some(-100),
+        privileged: true,
+        cap_add: vec!["NET_ADMIN".parse().unwrap()],
+        cap_drop: vec!["CHOWN".parse().unwrap()],
+        no_new_privileges: NoNewPrivileges::On,
+        seccomp: Seccomp::Unconfined,
+        apparmor: AppArmor::Profile("web".into()),
+        devices: vec![Device {
+            source: "/dev/fuse".into(),
+            target: "/dev/fuse".into(),
+            access: DeviceAccess::FULL,
+        }],
+        read_only: true,
+        mounts: full_mounts(),
+        secrets: vec![SecretObjectMount {
+            source: "key".parse().unwrap(),
+            target: Some("/run/key".into()),
+            uid: Some(1000),
+            gid: Some(1001),
+            mode: Some(0o440),
+            template: true,
+        }],
+        configs: vec![SecretObjectMount::new("conf".parse().unwrap())],
+        health: Some(HealthCheck {
+            probe: Probe::Http {
+                port: 80,
+                path: "/health".into(),
+                headers: vec![HttpHeader { name: "Host".into(), value: "web".into() }],
+            },
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            retries: 4,
+            start_period: Duration::from_secs(60),
+            start_interval: Duration::from_millis(500),
+        }),
+        restart: RestartPolicy {
+            condition: RestartCondition::OnFailure,
+            delay: Duration::from_secs(2),
+            max: 3,
+            window: Duration::from_secs(60),
+        },
+        on_disconnect: OnDisconnect::StopAfter(Duration::from_secs(30)),
+        logs: LogLimits { max_size: Bytes(1 << 20), max_files: 3 },
+        network: TaskNetworkMode::Networks(attachments),
+        dns: DnsSettings {
+            servers: vec![[192, 0, 2, 53].into(), [192, 0, 2, 54].into()],
+            searches: vec!["example.org".into()],
+        },
+        allow_metadata: true,
+        user_namespace: Some(UserNamespace::Host),
+    }
+}
+
+/// One of each kind.
+fn full_mounts() -> Vec<Mount> {
+    let bind = MountSource::Bind { path: "/srv".into(), propagation: Propagation::Shared, recursive: true };
+    let tmpfs = MountSource::Tmpfs { size: Some(Bytes(1 << 20)), mode: Some(0o1777), exec: true };
+    let volume = MountSource::Volume { name: "data".into(), subpath: Some("sub/dir".into()), no_copy: true };
+    vec![
+        Mount { target: "/data".into(), source: bind, read_only: true },
+        Mount { target: "/tmp".into(), source: tmpfs, read_only: false },
+        Mount { target: "/srv/data".into(), source: volume, read_only: true },
+    ]
 }
 
 fn connections() -> impl Strategy<Value = (TaskNetworkMode, DnsSettings)> {

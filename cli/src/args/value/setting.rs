@@ -21,6 +21,59 @@ pub fn setting<T, E: Display>(
     }
 }
 
+/// Flags with an empty value, which reset a setting to its default.
+#[derive(Default)]
+pub struct ResetFlags(pub Vec<&'static str>);
+
+impl ResetFlags {
+    /// Sets a required setting.
+    pub fn set<T: Clone>(
+        &mut self,
+        flag: &'static str,
+        given: &Option<Setting<T>>,
+        target: &mut T,
+        default: T,
+    ) {
+        match given {
+            None => {}
+            Some(Setting::Set(value)) => *target = value.clone(),
+            Some(Setting::Default) => {
+                self.0.push(flag);
+                *target = default;
+            }
+        }
+    }
+
+    /// Sets an optional setting.
+    pub fn set_optional<T: Clone>(
+        &mut self,
+        flag: &'static str,
+        given: &Option<Setting<T>>,
+        target: &mut Option<T>,
+    ) {
+        match given {
+            None => {}
+            Some(Setting::Set(value)) => *target = Some(value.clone()),
+            Some(Setting::Default) => {
+                self.0.push(flag);
+                *target = None;
+            }
+        }
+    }
+
+    /// Sets a list of words; a single empty word resets it to that of the image.
+    pub fn set_words(&mut self, flag: &'static str, given: &[String], target: &mut Option<Vec<String>>) {
+        match given {
+            [] => {}
+            [word] if word.is_empty() => {
+                self.0.push(flag);
+                *target = None;
+            }
+            words => *target = Some(words.to_vec()),
+        }
+    }
+}
+
 /// Any text; validated with the spec.
 pub fn text(text: &str) -> Result<String, String> {
     Ok(text.to_owned())

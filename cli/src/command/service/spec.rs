@@ -6,23 +6,21 @@ mod network;
 mod round_trip;
 #[cfg(test)]
 mod tests;
-mod update_policy;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use warren_proto::convert::replicas;
 use warren_types::spec::{ConstraintKey, ConstraintOperator, DEFAULT_DRAIN_DELAY, DEFAULT_STOP_GRACE};
 use warren_types::{
-    AppArmor, Capability, Constraint, EnvVar, ImageResolver, LifecycleHook, LogLimits, MilliCpu, MountSource,
-    NoNewPrivileges, OnDisconnect, PublishedPort, PullPolicy, Resources, RestartPolicy, Seccomp,
-    SecretObjectMount, ServiceMode, ServiceSpec, TaskNetworkMode, TaskSpec, Violations,
+    AppArmor, Capability, Constraint, EnvVar, ImageResolver, LifecycleHook, MountSource, NoNewPrivileges,
+    PublishedPort, PullPolicy, Seccomp, SecretObjectMount, ServiceMode, ServiceSpec, TaskNetworkMode,
+    TaskSpec, Violations,
 };
 
 use super::seccomp_files::SeccompFiles;
 use crate::args::lists::{ListAdditions, ListRemovals, MountArgs};
-use crate::args::spec::{LifecycleFlags, PrivilegeFlags, ProcessFlags, ResourceFlags, ScaleFlags, SpecArgs};
-use crate::args::value::{ModeName, PortList, SeccompSource, SecurityOption, Setting};
+use crate::args::spec::{PrivilegeFlags, ProcessFlags, ScaleFlags, SpecArgs};
+use crate::args::value::{ModeName, PortList, ResetFlags, SeccompSource, SecurityOption, Setting};
 use crate::args::{ServiceCreateArgs, ServiceUpdateArgs};
 
 /// The spec of a new service, or all violations with request paths. `env` merges files and flags; `profiles` has the
@@ -111,53 +109,6 @@ struct SpecDraft {
     violations: Violations,
 }
 
-/// Flags with an empty value, which reset a setting to its default.
-#[derive(Default)]
-struct ResetFlags(Vec<&'static str>);
-
-impl ResetFlags {
-    /// Sets a required setting.
-    fn set<T: Clone>(&mut self, flag: &'static str, given: &Option<Setting<T>>, target: &mut T, default: T) {
-        match given {
-            None => {}
-            Some(Setting::Set(value)) => *target = value.clone(),
-            Some(Setting::Default) => {
-                self.0.push(flag);
-                *target = default;
-            }
-        }
-    }
-
-    /// Sets an optional setting.
-    fn set_optional<T: Clone>(
-        &mut self,
-        flag: &'static str,
-        given: &Option<Setting<T>>,
-        target: &mut Option<T>,
-    ) {
-        match given {
-            None => {}
-            Some(Setting::Set(value)) => *target = Some(value.clone()),
-            Some(Setting::Default) => {
-                self.0.push(flag);
-                *target = None;
-            }
-        }
-    }
-
-    /// Sets a list of words; a single empty word resets it to that of the image.
-    fn set_words(&mut self, flag: &'static str, given: &[String], target: &mut Option<Vec<String>>) {
-        match given {
-            [] => {}
-            [word] if word.is_empty() => {
-                self.0.push(flag);
-                *target = None;
-            }
-            words => *target = Some(words.to_vec()),
-        }
-    }
-}
-
 impl SpecDraft {
     fn finish(mut self) -> Result<ServiceSpec, Violations> {
         self.violations.nest("spec", self.spec.validate());
@@ -169,11 +120,11 @@ impl SpecDraft {
         let SpecArgs { scale, process, resources, privileges, health: _, lifecycle, update, rollback } = args;
         self.scale(scale);
         self.process(process);
-        self.resources(resources);
+        resources.change(&mut self.resets, &mut self.spec.task);
         self.privileges(privileges, profiles);
-        self.lifecycle(lifecycle);
-        update_policy::update(&mut self.resets, update, &mut self.spec.update);
-        update_policy::rollback(&mut self.resets, rollback, &mut self.spec.rollback);
+        lifecycle.change(&mut self.resets, &mut self.spec);
+        update.change(&mut self.resets, &mut self.spec.update);
+        rollback.change(&mut self.resets, &mut self.spec.rollback);
     }
 
     fn scale(&mut self, args: &ScaleFlags) {
@@ -249,29 +200,6 @@ impl SpecDraft {
         }
     }
 
-    fn resources(&mut self, flags: &ResourceFlags) {
-        let ResourceFlags {
-            cpus,
-            memory,
-            pids,
-            reserve_cpus,
-            reserve_memory,
-            shm_size,
-            storage_limit,
-            oom_score_adj,
-        } = flags;
-        let (task, emptied) = (&mut self.spec.task, &mut self.resets);
-        emptied.set_optional("--cpus", cpus, &mut task.limits.cpu);
-        emptied.set_optional("--memory", memory, &mut task.limits.memory);
-        emptied.set_optional("--pids", pids, &mut task.limits.pids);
-        let Resources { cpu, memory } = &mut task.reservations;
-        emptied.set("--reserve-cpus", reserve_cpus, cpu, MilliCpu::default());
-        emptied.set("--reserve-memory", reserve_memory, memory, Resources::default().memory);
-        emptied.set_optional("--shm-size", shm_size, &mut task.shm_size);
-        emptied.set_optional("--storage-limit", storage_limit, &mut task.storage_limit);
-        emptied.set_optional("--oom-score-adj", oom_score_adj, &mut task.oom_score_adj);
-    }
-
     fn privileges(&mut self, flags: &PrivilegeFlags, profiles: &SeccompFiles) {
         let PrivilegeFlags {
             privileged,
@@ -317,30 +245,6 @@ impl SpecDraft {
             Some(seccomp) => self.spec.task.seccomp = seccomp,
             None => self.violations.add("spec.task.seccomp", "is a file that was not read"),
         }
-    }
-
-    fn lifecycle(&mut self, flags: &LifecycleFlags) {
-        let LifecycleFlags {
-            restart,
-            restart_delay,
-            restart_max,
-            restart_window,
-            log_max_size,
-            log_files,
-            on_disconnect,
-            replace_after,
-        } = flags;
-        let (policy, default) = (&mut self.spec.task.restart, RestartPolicy::default());
-        self.resets.set("--restart", restart, &mut policy.condition, default.condition);
-        self.resets.set("--restart-delay", restart_delay, &mut policy.delay, default.delay);
-        self.resets.set("--restart-max", restart_max, &mut policy.max, default.max);
-        self.resets.set("--restart-window", restart_window, &mut policy.window, default.window);
-        let (logs, default) = (&mut self.spec.task.logs, LogLimits::default());
-        self.resets.set("--log-max-size", log_max_size, &mut logs.max_size, default.max_size);
-        self.resets.set("--log-files", log_files, &mut logs.max_files, default.max_files);
-        let policy = &mut self.spec.task.on_disconnect;
-        self.resets.set("--on-disconnect", on_disconnect, policy, OnDisconnect::default());
-        self.resets.set("--replace-after", replace_after, &mut self.spec.replace_after, Duration::ZERO);
     }
 
     /// Adds items to the lists. An item replaces the one with the same key; two with one key on the command line are

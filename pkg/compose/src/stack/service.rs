@@ -16,42 +16,27 @@ use super::resources::{resources, security_options};
 use super::{DEFAULT_NETWORK, Names, STACK_LABEL, StackSecretObject, StackService, health};
 use crate::scalar::parse_size;
 
-/// The keys that parts of a spec come from, for the positions of violations; longer paths first.
-const KEYS: [(&str, &str); 34] = [
+/// The keys that fields of a spec come from, unless they have the name of the field in snake case.
+const KEYS: [(&str, &str); 19] = [
+    ("args", "command"),
+    ("command", "entrypoint"),
+    ("containerLabels", "labels"),
+    ("env", "environment"),
+    ("groups", "group_add"),
+    ("health", "healthcheck"),
+    ("hosts", "extra_hosts"),
     ("labels", "deploy"),
+    ("logs", "logging"),
     ("mode", "deploy"),
+    ("mounts", "volumes"),
+    ("network", "networks"),
     ("placement", "deploy"),
     ("rollback", "deploy"),
+    ("stopGrace", "stop_grace_period"),
+    ("storageLimit", "storage_opt"),
     ("update", "deploy"),
-    ("ports", "ports"),
-    ("task.args", "command"),
-    ("task.capAdd", "cap_add"),
-    ("task.command", "entrypoint"),
-    ("task.configs", "configs"),
-    ("task.containerLabels", "labels"),
-    ("task.devices", "devices"),
-    ("task.dns", "dns"),
-    ("task.env", "environment"),
-    ("task.groups", "group_add"),
-    ("task.health", "healthcheck"),
-    ("task.hostname", "hostname"),
-    ("task.hosts", "extra_hosts"),
-    ("task.image", "image"),
-    ("task.logs", "logging"),
-    ("task.mounts", "volumes"),
-    ("task.network", "networks"),
-    ("task.oomScoreAdj", "oom_score_adj"),
-    ("task.postStart", "post_start"),
-    ("task.preStop", "pre_stop"),
-    ("task.secrets", "secrets"),
-    ("task.shmSize", "shm_size"),
-    ("task.stopGrace", "stop_grace_period"),
-    ("task.storageLimit", "storage_opt"),
-    ("task.sysctls", "sysctls"),
-    ("task.ulimits", "ulimits"),
-    ("task.user", "user"),
-    ("task.userNamespace", "userns_mode"),
-    ("task.workdir", "working_dir"),
+    ("userNamespace", "userns_mode"),
+    ("workdir", "working_dir"),
 ];
 
 /// The spec of the service `key`, with the config of its seccomp profile; `None` if its name or image is wrong.
@@ -94,9 +79,8 @@ pub(super) fn service(
     spec.labels = service.sub("deploy").map(|deploy| deploy.pairs("labels")).unwrap_or_default();
     spec.labels.insert(STACK_LABEL.to_owned(), names.stack.to_string());
     for violation in spec.validate().0 {
-        let key = KEYS.iter().rev().find(|(path, _)| violation.path.starts_with(path)).map(|(_, key)| *key);
         let message = format!("{} ({})", violation.message, violation.path);
-        match key.and_then(|key| service.sub(key)) {
+        match service.sub(&key_of(&violation.path)) {
             Some(inner) => inner.fail(message),
             None => service.fail(message),
         }
@@ -104,6 +88,20 @@ pub(super) fn service(
     let (dependencies, local_paths) = (dependencies(service, names), local_paths(service));
     let defined = service.position();
     Some((StackService { defined, spec, ports, dependencies, build, local_paths }, profile))
+}
+
+/// The key of a service that the field at `path` of its spec comes from.
+fn key_of(path: &str) -> String {
+    let path = path.strip_prefix("task.").unwrap_or(path);
+    let field = path.split(['.', '[']).next().unwrap_or(path);
+    if let Some((_, key)) = KEYS.iter().find(|(name, _)| *name == field) {
+        return (*key).to_owned();
+    }
+    let letters = field.chars().map(|letter| match letter.is_ascii_uppercase() {
+        true => format!("_{}", letter.to_ascii_lowercase()),
+        false => letter.to_string(),
+    });
+    letters.collect()
 }
 
 fn process(service: &Fields<'_>, task: &mut TaskSpec) {

@@ -220,6 +220,7 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
             "3:5: services.web: is not between 100 ms and 5 minutes (task.restart",
         ),
         ("user: a b", "4:11: services.web.user: \"a b\" is not user[:group]"),
+        ("oom_score_adj: 2000", "4:20: services.web.oom_score_adj: 2000 is not between -1000 and 1000"),
         ("cap_add: [NET]", "4:15: services.web.cap_add[0]: \"NET\" is not a Linux capability"),
         (
             "extra_hosts: ['a=host-gateway']",

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::check::{check_count, is_default, is_host_name};
 use super::health::HealthCheck;
 use super::image::{ImageResolver, PullPolicy};
+use super::limits::{Limits, LogLimits};
 use super::network::{DnsSettings, TaskNetworkMode};
 use super::on_disconnect::OnDisconnect;
 use super::process::{
@@ -21,18 +22,10 @@ use super::sysctl::sysctl_fault;
 use super::{RestartPolicy, validate_labels_at};
 use crate::image_reference::{is_loopback_registry, split_reference};
 use crate::secret_object::registry_host;
-use crate::{Bytes, ImageReference, MilliCpu, Resources, Signal, Violations};
+use crate::{Bytes, ImageReference, Resources, Signal, Violations};
 
-/// runc does not start a container with less memory than this.
-pub const MIN_MEMORY_LIMIT: Bytes = Bytes(6 << 20);
-/// The kernel's smallest CFS quota (1 ms of a 100 ms period).
-pub const MIN_CPU_LIMIT: MilliCpu = MilliCpu(10);
 /// The writable layer of a container without files of its own has some directories and mount points.
 const MIN_STORAGE_LIMIT: Bytes = Bytes(1 << 20);
-/// Default limit of processes and threads of a task, so that one that forks without end leaves room for the node.
-pub const DEFAULT_PIDS_LIMIT: u32 = 4096;
-/// The kernel has no more processes and threads than this, so it is a limit that limits nothing.
-pub const MAX_PIDS_LIMIT: u32 = 4 << 20;
 /// Default time between the withdrawal of a task's endpoints and the stop signal.
 pub const DEFAULT_DRAIN_DELAY: Duration = Duration::from_secs(2);
 /// How long a task that stops waits for the acknowledgement that no other node sends it new clients.
@@ -49,10 +42,6 @@ const MAX_ITEMS: usize = 64;
 /// Labels of a container that its node and containerd set and act on: containerd restarts containers that have
 /// `containerd.io/restart.status`.
 const RESERVED_LABEL_PREFIXES: [&str; 3] = ["warren.", "warren/", "containerd.io/"];
-/// The smallest and largest size of one log file.
-const LOG_SIZES: std::ops::RangeInclusive<Bytes> = Bytes(64 << 10)..=Bytes(1 << 40);
-/// The most log files of a task.
-const MAX_LOG_FILES: u32 = 1000;
 
 /// What one task runs, with which limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -225,55 +214,6 @@ pub struct HostEntry {
     pub address: Ipv4Addr,
 }
 
-/// Limits that the kernel enforces on a container. `None` is unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Limits {
-    /// CPU time per wall time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<MilliCpu>,
-    /// Memory including the page cache it is charged for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Bytes>,
-    /// Processes and threads; [`DEFAULT_PIDS_LIMIT`] if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pids: Option<u32>,
-}
-
-impl Limits {
-    /// All violations of the limits; paths are relative to them.
-    pub fn validate(&self) -> Violations {
-        let mut wrong = Violations::default();
-        if let Some(memory) = self.memory.filter(|memory| *memory < MIN_MEMORY_LIMIT) {
-            wrong.add("memory", format!("{memory} is below the runtime's minimum of {MIN_MEMORY_LIMIT}"));
-        }
-        if let Some(cpu) = self.cpu.filter(|cpu| *cpu < MIN_CPU_LIMIT) {
-            wrong.add("cpu", format!("{cpu} is below the kernel's minimum of {MIN_CPU_LIMIT}"));
-        }
-        if self.pids == Some(0) {
-            let message = format!("0 processes cannot run anything; {MAX_PIDS_LIMIT} is as good as no limit");
-            wrong.add("pids", message);
-        }
-        wrong
-    }
-}
-
-/// How much of a task's output its node keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct LogLimits {
-    /// Size of one file.
-    pub max_size: Bytes,
-    /// Number of files; the oldest is deleted when a further one is started.
-    pub max_files: u32,
-}
-
-impl Default for LogLimits {
-    fn default() -> Self {
-        Self { max_size: Bytes(10 << 20), max_files: 5 }
-    }
-}
-
 impl TaskSpec {
     /// Its node needs secrets or configs for it.
     pub fn has_secret_objects(&self) -> bool {
@@ -378,14 +318,7 @@ impl TaskSpec {
         if let Some(health) = &self.health {
             wrong.nest("health", health.validate());
         }
-        if !LOG_SIZES.contains(&self.logs.max_size) {
-            let message = format!("{} is not between 64KiB and 1TiB", self.logs.max_size);
-            wrong.add("logs.maxSize", message);
-        }
-        if !(1..=MAX_LOG_FILES).contains(&self.logs.max_files) {
-            let message = format!("{} is not between 1 and {MAX_LOG_FILES}", self.logs.max_files);
-            wrong.add("logs.maxFiles", message);
-        }
+        wrong.nest("logs", self.logs.validate());
         wrong
     }
 

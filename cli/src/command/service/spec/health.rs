@@ -2,9 +2,9 @@
 
 use warren_types::{HealthCheck, HttpHeader, Probe};
 
-use super::{ResetFlags, SpecDraft, merge};
+use super::{SpecDraft, merge};
 use crate::args::spec::HealthFlags;
-use crate::args::value::{HttpTarget, Setting};
+use crate::args::value::{HttpTarget, ResetFlags, Setting};
 
 /// Path of violations.
 const PATH: &str = "spec.task.health";

@@ -6,12 +6,14 @@ use std::time::Duration;
 use clap::Parser;
 use proptest::prelude::*;
 use warren_proto::v1;
-use warren_types::strategies::service_specs;
+use warren_types::strategies::{full_task_spec, service_specs};
 use warren_types::{
-    Device, DnsSettings, HealthCheck, HostEntry, HttpHeader, Limits, Mount, MountSource, NetworkAttachment,
-    Placement, Probe, PublishMode, PublishedPort, Ulimit, UpdatePolicy,
+    Device, DnsSettings, HealthCheck, HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource,
+    NetworkAttachment, Placement, Probe, PublishMode, PublishedPort, Resources, RestartPolicy, Ulimit,
+    UpdatePolicy,
 };
 
+use super::tests::{changed, reset_of};
 use super::*;
 use crate::args::{Cli, CliCommand, ServiceCommand};
 
@@ -308,15 +310,35 @@ fn through_wire(flags: &[String]) -> Result<ServiceSpec, String> {
     ServiceSpec::try_from(wire).map_err(|wrong| wrong.to_string())
 }
 
+/// The flags know shell commands only.
+fn with_shell_hooks(mut spec: ServiceSpec) -> ServiceSpec {
+    for hook in spec.task.post_start.iter_mut().chain(&mut spec.task.pre_stop) {
+        *hook = LifecycleHook::new(vec!["/bin/sh".into(), "-c".into(), hook.command.remove(0)]);
+    }
+    spec
+}
+
 proptest! {
     #[test]
     fn every_field_round_trips(spec in service_specs()) {
         prop_assert_eq!(spec.validate(), Violations::default(), "only valid specs are generated");
-        let mut spec = spec;
-        // The flags know shell commands only.
-        for hook in spec.task.post_start.iter_mut().chain(&mut spec.task.pre_stop) {
-            *hook = LifecycleHook::new(vec!["/bin/sh".into(), "-c".into(), hook.command.remove(0)]);
-        }
+        let spec = with_shell_hooks(spec);
         prop_assert_eq!(through_wire(&to_flags(&spec)), Ok(spec));
+    }
+}
+
+#[test]
+fn empty_value_in_an_update_is_no_flag_in_a_create() {
+    let spec = with_shell_hooks(ServiceSpec {
+        labels: BTreeMap::from([("app".into(), "shop".into())]),
+        placement: Placement { max_per_node: Some(4), ..Placement::default() },
+        ..ServiceSpec::new("web".parse().unwrap(), full_task_spec())
+    });
+    let flags = to_flags(&spec);
+    let resets: Vec<String> = flags.iter().filter_map(|flag| reset_of(flag)).collect();
+    assert!(resets.len() > 35, "{resets:?}");
+    for reset in resets {
+        let others: Vec<String> = flags.iter().filter(|flag| !flag.starts_with(&reset)).cloned().collect();
+        assert_eq!(changed(&spec, &[&reset]).unwrap(), through_wire(&others).unwrap(), "{reset}");
     }
 }

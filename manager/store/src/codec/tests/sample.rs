@@ -9,15 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use warren_core::{ApplyOutcome, Command, FEATURE_LEVEL, NewTask, RolloutStep, State};
+use warren_types::strategies::full_task_spec;
 use warren_types::{
     AdmissionPolicy, AdmissionRules, AppArmor, Availability, Bytes, ClusterId, ClusterSettingsChange,
-    DataPlane, DesiredTaskState, Device, DeviceAccess, EnvVar, FailureAction, FailureOutcome, FailureRatio,
-    Health, HostEntry, Id, ImageDigest, ImageResolver, LifecycleHook, Limits, LogLimits, MilliCpu, Mount,
-    MountSource, NoNewPrivileges, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole,
-    NodeStatus, OnDisconnect, Parallelism, PauseCause, Placement, Propagation, Protocol, PublishMode,
-    PublishedPort, PullPolicy, Resources, RestartCondition, RestartPolicy, RolloutFailure, Seccomp,
-    SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, SignatureKey, SignatureRule, Taint, TaskExit,
-    TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, Ulimit, UpdateOrder,
+    DataPlane, DesiredTaskState, FailureAction, FailureOutcome, FailureRatio, Health, Id, ImageDigest,
+    Limits, MilliCpu, NoNewPrivileges, NodeCheckOutcome, NodeCheckResult, NodeDescription, NodeId, NodeRole,
+    NodeStatus, Parallelism, PauseCause, Placement, Protocol, PublishMode, PublishedPort, Resources,
+    RolloutFailure, Seccomp, ServiceId, ServiceMode, ServiceSpec, SignatureKey, SignatureRule, Taint,
+    TaskExit, TaskId, TaskReport, TaskSpec, TaskState, Timestamp, TokenHash, TokenId, UpdateOrder,
     UpdatePolicy, UserNamespace, VerificationChange, WireGuardKey,
 };
 
@@ -28,73 +27,9 @@ const NODE: NodeId = NodeId(Id(9));
 const JOINED: NodeId = NodeId(Id(10));
 const DIGEST: &str = "sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
+/// The fields that it leaves out are those of [`per_zone`] and [`restricted`].
 fn task_spec() -> TaskSpec {
-    let bind = MountSource::Bind { path: "/srv".into(), propagation: Propagation::Shared, recursive: true };
-    let tmpfs = MountSource::Tmpfs { size: Some(Bytes(1 << 20)), mode: Some(0o1777), exec: true };
-    TaskSpec {
-        pull: PullPolicy::Always,
-        resolve_image: ImageResolver::Worker,
-        command: Some(vec!["/bin/web".into()]),
-        args: Some(vec!["-v".into(), "2".into()]),
-        env: vec![EnvVar { name: "A".into(), value: "{{.Service.Labels.app}}".into() }],
-        container_labels: BTreeMap::from([("tier".into(), "front".into())]),
-        workdir: Some("/srv".into()),
-        user: Some("web:web".into()),
-        groups: vec!["video".into()],
-        hostname: Some("web".into()),
-        hosts: vec![HostEntry { name: "db".into(), address: [192, 0, 2, 9].into() }],
-        tty: true,
-        stdin: true,
-        init: true,
-        stop_signal: Some("SIGQUIT".parse().unwrap()),
-        drain_delay: Duration::from_millis(2500),
-        post_start: vec![LifecycleHook {
-            env: vec![EnvVar { name: "STEP".into(), value: "one".into() }],
-            workdir: Some("/srv".into()),
-            user: Some("root".into()),
-            ..LifecycleHook::new(vec!["/set-up".into(), "now".into()])
-        }],
-        pre_stop: vec![LifecycleHook::new(vec!["/shut-down".into()])],
-        stop_grace: Duration::from_millis(1500),
-        limits: Limits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(64 << 20)), pids: Some(100) },
-        reservations: Resources { cpu: MilliCpu(100), memory: Bytes(32 << 20) },
-        ulimits: vec![Ulimit { name: "nofile".parse().unwrap(), soft: Some(1024), hard: Some(4096) }],
-        sysctls: BTreeMap::from([("net.core.somaxconn".into(), "512".into())]),
-        shm_size: Some(Bytes(8 << 20)),
-        storage_limit: Some(Bytes(2 << 30)),
-        oom_score_adj: Some(-100),
-        privileged: true,
-        cap_add: vec!["NET_ADMIN".parse().unwrap()],
-        cap_drop: vec!["CHOWN".parse().unwrap()],
-        no_new_privileges: NoNewPrivileges::On,
-        seccomp: Seccomp::Unconfined,
-        devices: vec![Device {
-            source: "/dev/fuse".into(),
-            target: "/dev/fuse".into(),
-            access: DeviceAccess::FULL,
-        }],
-        read_only: true,
-        mounts: vec![
-            Mount { target: "/data".into(), source: bind, read_only: true },
-            Mount { target: "/tmp".into(), source: tmpfs, read_only: false },
-            storage::mount("data"),
-        ],
-        secrets: vec![storage::secret()],
-        configs: vec![SecretObjectMount::new("conf".parse().unwrap())],
-        health: Some(storage::http()),
-        restart: RestartPolicy {
-            condition: RestartCondition::OnFailure,
-            delay: Duration::from_secs(2),
-            max: 3,
-            window: Duration::from_secs(60),
-        },
-        on_disconnect: OnDisconnect::StopAfter(Duration::from_secs(30)),
-        logs: LogLimits { max_size: Bytes(1 << 20), max_files: 3 },
-        network: networks::attachments(),
-        dns: networks::dns(),
-        allow_metadata: true,
-        ..TaskSpec::new("web:1".parse().unwrap())
-    }
+    TaskSpec { apparmor: AppArmor::Default, user_namespace: None, ..full_task_spec() }
 }
 
 fn policy() -> UpdatePolicy {

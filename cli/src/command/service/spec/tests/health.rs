@@ -46,21 +46,21 @@ fn a_health_check_asks_a_port_or_a_program() {
 #[test]
 fn an_update_changes_the_health_check_that_there_is() {
     use serde_json::json;
-    check(EVERYTHING, &["--no-health"], &[("/task/health", json!(null))]);
-    check(EVERYTHING, &["--health-retries=9"], &[("/task/health/retries", json!(9))]);
-    check(EVERYTHING, &["--health-interval="], &[("/task/health/interval", json!("30s"))]);
-    check(EVERYTHING, &["--health-header-rm=host"], &[("/task/health/probe/http/headers", json!(null))]);
+    check(EVERY_KIND, &["--no-health"], &[("/task/health", json!(null))]);
+    check(EVERY_KIND, &["--health-retries=9"], &[("/task/health/retries", json!(9))]);
+    check(EVERY_KIND, &["--health-interval="], &[("/task/health/interval", json!("30s"))]);
+    check(EVERY_KIND, &["--health-header-rm=host"], &[("/task/health/probe/http/headers", json!(null))]);
     let header = |value: &str| json!([{"name": "Host", "value": value}]);
     let other = header("other").as_array_mut().unwrap()[0].clone();
     let named = &["--health-header-add=Host=other"];
-    check(EVERYTHING, named, &[("/task/health/probe/http/headers", json!([other]))]);
+    check(EVERY_KIND, named, &[("/task/health/probe/http/headers", json!([other]))]);
     // Another kind of check keeps the times; an HTTP one that goes elsewhere also its headers.
-    check(EVERYTHING, &["--health-tcp=5"], &[("/task/health/probe", json!({"tcp": {"port": 5}}))]);
+    check(EVERY_KIND, &["--health-tcp=5"], &[("/task/health/probe", json!({"tcp": {"port": 5}}))]);
     let http = json!({"http": {"port": 81, "path": "/x", "headers": header("shop.example")}});
-    check(EVERYTHING, &["--health-http=:81/x"], &[("/task/health/probe", http)]);
+    check(EVERY_KIND, &["--health-http=:81/x"], &[("/task/health/probe", http)]);
     // The port is one of those that the update leaves.
     let ports = ["--publish-rm=8080", "--publish-on-rm=node.labels.edge == true", "--health-http=/y"];
-    let moved = changed(&created(EVERYTHING).unwrap(), &ports).unwrap();
+    let moved = changed(&created(EVERY_KIND).unwrap(), &ports).unwrap();
     assert_eq!(health(&moved)["probe"]["http"]["port"], 443);
     let none = created(&[]).unwrap();
     assert_eq!(changed(&none, &["--no-health"]).unwrap(), none);

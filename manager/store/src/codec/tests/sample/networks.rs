@@ -1,32 +1,15 @@
 //! Networks, services with and without them, and addresses that are assigned again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use warren_core::Command;
 use warren_types::{
-    DnsSettings, EndpointMode, Id, NetworkAttachment, NetworkId, ServiceId, ServiceMode, ServiceSpec,
-    TaskNetworkMode, TaskSpec, Timestamp,
+    EndpointMode, Id, NetworkId, ServiceId, ServiceMode, ServiceSpec, TaskNetworkMode, TaskSpec, Timestamp,
 };
 
 use super::global;
 
 const AT: Timestamp = Timestamp(180);
-
-/// The default network, and one with names of the service on it.
-pub fn attachments() -> TaskNetworkMode {
-    let aliases = BTreeSet::from(["shop", "www"].map(|alias| alias.parse().unwrap()));
-    let front = NetworkAttachment { network: "front".parse().unwrap(), aliases };
-    let mut attachments = TaskNetworkMode::default().attachments().to_vec();
-    attachments.push(front);
-    TaskNetworkMode::Networks(attachments)
-}
-
-pub fn dns() -> DnsSettings {
-    DnsSettings {
-        servers: vec![[192, 0, 2, 53].into(), [192, 0, 2, 54].into()],
-        searches: vec!["example.org".into()],
-    }
-}
 
 fn create(number: u128, name: &str, internal: bool) -> Command {
     let (id, name) = (NetworkId(Id(number)), name.parse().unwrap());

@@ -6,23 +6,11 @@ use std::time::Duration;
 use warren_core::Command;
 use warren_core::state::{HeldVolumes, VolumeData};
 use warren_types::{
-    Bytes, HealthCheck, HttpHeader, Id, Mount, MountSource, NodeCondition, NodeId, Probe, SealedData,
-    SecretObjectId, SecretObjectKind, SecretObjectMount, ServiceId, ServiceMode, ServiceSpec, TaskSpec,
-    Timestamp, VolumeDriver, VolumeId, VolumeName,
+    Bytes, HealthCheck, Id, NodeCondition, NodeId, Probe, SealedData, SecretObjectId, SecretObjectKind,
+    ServiceId, ServiceMode, ServiceSpec, TaskSpec, Timestamp, VolumeDriver, VolumeId, VolumeName,
 };
 
 use super::{NODE, global};
-
-pub fn mount(name: &str) -> Mount {
-    let source = MountSource::Volume { name: name.into(), subpath: Some("sub/dir".into()), no_copy: true };
-    Mount { target: "/srv/data".into(), source, read_only: true }
-}
-
-pub fn secret() -> SecretObjectMount {
-    let (target, template) = (Some("/run/key".into()), true);
-    let (uid, gid, mode) = (Some(1000), Some(1001), Some(0o440));
-    SecretObjectMount { source: "key".parse().unwrap(), target, uid, gid, mode, template }
-}
 
 fn check(probe: Probe) -> HealthCheck {
     HealthCheck {
@@ -33,11 +21,6 @@ fn check(probe: Probe) -> HealthCheck {
         start_interval: Duration::from_millis(500),
         probe,
     }
-}
-
-pub fn http() -> HealthCheck {
-    let headers = vec![HttpHeader { name: "Host".into(), value: "web".into() }];
-    check(Probe::Http { port: 80, path: "/health".into(), headers })
 }
 
 pub fn exec() -> HealthCheck {

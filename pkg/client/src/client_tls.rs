@@ -9,7 +9,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::client::TlsStream;
 use tonic::transport::Endpoint;
 use tower::service_fn;
@@ -25,7 +25,7 @@ use crate::error::{ClientDialError, DialErrorKind, Error};
 
 /// Deadline of a connection: TCP, TLS, and the renewal before it.
 pub(crate) const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// Delays before a handshake that the manager ended without a word is repeated.
+/// Delays before a handshake that the manager ended without an alert is repeated.
 const HANDSHAKE_PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 /// Deadline of a renewal; it leaves time for the connection.
@@ -203,21 +203,30 @@ pub(crate) fn endpoint() -> Endpoint {
     Endpoint::from_static("http://warren-manager").max_frame_size(MAX_FRAME)
 }
 
-/// Managers end the connections of clients that are slow to begin a handshake, as on a loaded machine, and those beyond
-/// the number that may wait.
 async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, ClientDialError> {
-    let mut pauses = HANDSHAKE_PAUSES.into_iter();
-    loop {
-        let stream = dial_tcp(address).await?;
-        let error = match connect(stream, Arc::clone(&config), CONNECT_DEADLINE).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
-        };
-        match pauses.next() {
-            Some(pause) if was_ended(&error) => sleep(pause).await,
-            _ => return Err(handshake_error(&error)),
+    let handshake = |stream| connect(stream, Arc::clone(&config), CONNECT_DEADLINE);
+    dial_with(address, handshake).await?.map_err(|error| handshake_error(&error))
+}
+
+/// Repeats a handshake that the manager ended without an alert: it ends those of clients that are slow to begin one, as
+/// on a loaded machine, and those beyond the number that may wait.
+async fn dial_with<F>(
+    address: &str,
+    handshake: impl Fn(TcpStream) -> F,
+) -> Result<Result<TlsStream<TcpStream>, ConnectError>, ClientDialError>
+where
+    F: Future<Output = Result<TlsStream<TcpStream>, ConnectError>>,
+{
+    let started = Instant::now();
+    for pause in HANDSHAKE_PAUSES {
+        let outcome = handshake(dial_tcp(address).await?).await;
+        // Another attempt must not exceed the deadline, which would hide this error.
+        if !outcome.as_ref().is_err_and(was_ended) || started.elapsed() + pause > CONNECT_DEADLINE / 2 {
+            return Ok(outcome);
         }
+        sleep(pause).await;
     }
+    Ok(handshake(dial_tcp(address).await?).await)
 }
 
 /// Whether the other side closed the connection without an alert.
@@ -235,8 +244,8 @@ pub(crate) async fn dial_to_renew(
     without_certificate: Arc<ClientConfig>,
 ) -> Result<TlsStream<TcpStream>, ClientDialError> {
     if let Some(config) = with_certificate {
-        let stream = dial_tcp(address).await?;
-        match connect_accepted(stream, config, CONNECT_DEADLINE).await {
+        let handshake = |stream| connect_accepted(stream, Arc::clone(&config), CONNECT_DEADLINE);
+        match dial_with(address, handshake).await? {
             Err(ConnectError::Expired) => {}
             accepted => return accepted.map_err(|error| handshake_error(&error)),
         }

@@ -39,9 +39,9 @@ pub use keys::{HostPort, InvalidTaskKey, TaskKey, TransportProtocol};
 pub use linux::{LinuxNetwork, NamespaceLock, NetworkRequirement, kernel_module, port_user};
 pub use model::{
     Attachment, Balancing, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DEFAULT_VNI, DEFAULT_VXLAN_PORT,
-    DirectRoutes, MIN_MTU, NetworkMembership, NetworkNumber, NodeNetwork, NodeNetworkSettings,
-    OVERLAY_OVERHEAD, Overlay, PeerNode, PortMapping, PortRange, RangeConflict, Repairs, TaskNetwork,
-    Underlay, WIREGUARD_OVERHEAD, WireGuard,
+    DirectRoutes, MIN_MTU, NetworkMembers, NetworkNumber, NodeNetwork, NodeNetworkSettings, OVERLAY_OVERHEAD,
+    Overlay, PeerNode, PortMapping, PortRange, RangeConflict, Repairs, TaskNetwork, Underlay,
+    WIREGUARD_OVERHEAD, WireGuard,
 };
 pub use warren_wireguard::{
     DEFAULT_PORT as DEFAULT_WIREGUARD_PORT, WireGuardPrivateKey, WireGuardProgram, WireGuardPublicKey,

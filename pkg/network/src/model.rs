@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use cluster::{Balancing, ClusterNetwork, DEFAULT_NETWORK, NetworkMembership, NetworkNumber, PeerNode};
+pub use cluster::{Balancing, ClusterNetwork, DEFAULT_NETWORK, NetworkMembers, NetworkNumber, PeerNode};
 pub use settings::{
     DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes, MIN_MTU, NodeNetworkSettings,
     OVERLAY_OVERHEAD, Overlay, PortRange, RangeConflict, Underlay, WIREGUARD_OVERHEAD, WireGuard,

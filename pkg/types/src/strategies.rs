@@ -547,3 +547,32 @@ pub fn service_specs() -> impl Strategy<Value = ServiceSpec> {
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Name and text of each field.
+    fn fields(spec: &TaskSpec) -> BTreeMap<String, String> {
+        let (text, mut name, mut fields) = (format!("{spec:#?}"), String::new(), BTreeMap::new());
+        for line in text.lines() {
+            let first =
+                line.strip_prefix("    ").filter(|rest| rest.starts_with(|it: char| it.is_alphabetic()));
+            if let Some((found, _)) = first.and_then(|rest| rest.split_once(':')) {
+                found.clone_into(&mut name);
+            }
+            fields.entry(name.clone()).or_insert_with(String::new).push_str(line);
+        }
+        fields
+    }
+
+    #[test]
+    fn no_field_of_the_full_task_spec_has_its_default() {
+        let defaults = fields(&TaskSpec::new("nginx".parse().unwrap()));
+        let full = fields(&full_task_spec());
+        assert!(full.keys().eq(defaults.keys()) && full.len() > 40, "{:?}", full.keys());
+        let same: Vec<&String> = full.keys().filter(|name| full[*name] == defaults[*name]).collect();
+        // The line with the name of the type.
+        assert_eq!(same, [""]);
+    }
+}

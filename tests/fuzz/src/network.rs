@@ -9,7 +9,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use warren_network::desired::{Chains, DesiredNetwork};
 use warren_network::{
     Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, HostPort, Ipv4Net,
-    NetworkMembership, NodeNetwork, NodeNetworkSettings, Overlay, PeerNode, TaskKey, TaskNetwork,
+    NetworkMembers, NodeNetwork, NodeNetworkSettings, Overlay, PeerNode, TaskKey, TaskNetwork,
     TransportProtocol, desired_network,
 };
 
@@ -75,7 +75,7 @@ fn node(input: &mut Unstructured<'_>) -> Result<NodeNetwork> {
         );
     }
     for number in 1..=u32::from(u8::arbitrary(input)? % 4) {
-        let network = NetworkMembership { internal: bool::arbitrary(input)?, members: addresses(input)? };
+        let network = NetworkMembers { internal: bool::arbitrary(input)?, members: addresses(input)? };
         cluster.networks.insert(number, network);
     }
     // Services of one input are near each other or far apart.

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use warren_dns::{ClientDnsSettings, DnsClient, NodeAddresses, PORT, resolv_conf};
 use warren_network::{
     Attachment, Balancing, ClusterNetwork, DEFAULT_MTU, DEFAULT_NETWORK, DirectRoutes, Error, HostPort,
-    MIN_MTU, NetworkMembership, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, PeerNode, TransportProtocol,
+    MIN_MTU, NetworkMembers, NodeNetworkSettings, OVERLAY_OVERHEAD, Overlay, PeerNode, TransportProtocol,
     Underlay, WIREGUARD_OVERHEAD, WireGuard, WireGuardPrivateKey, WireGuardPublicKey,
 };
 use warren_types::{
@@ -188,7 +188,7 @@ pub(crate) fn cluster_network(view: &NetworkView, own: u16) -> ClusterNetwork {
     let networks = view.catalogues.values().map(|catalogue| {
         let endpoints = catalogue.services.values().flat_map(|service| &service.endpoints);
         let members = endpoints.map(|endpoint| endpoint.address).collect();
-        (catalogue.number, NetworkMembership { internal: catalogue.internal, members })
+        (catalogue.number, NetworkMembers { internal: catalogue.internal, members })
     });
     let services = view.catalogues.values().flat_map(|catalogue| catalogue.services.values());
     let ingress = view.catalogues.get(&INGRESS_NETWORK);

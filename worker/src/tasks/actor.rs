@@ -422,7 +422,7 @@ impl TaskActor {
             }
             Err(ActionFailure { kind, reason }) => {
                 self.needs_sweep |= action.kind().affects_container();
-                tracing::info!(task = %self.task, action = ?action.kind(), ?kind, reason, "action failed");
+                tracing::info!(task = %self.task, action = ?action.kind(), failure = ?kind, reason, "action failed");
                 self.observed.record_failure(action, kind, reason, self.now());
             }
         }

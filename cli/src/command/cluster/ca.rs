@@ -3,7 +3,7 @@
 
 use warren_proto::v1;
 
-use super::rotation::{RotationProgressView, wait_complete};
+use super::rotation::{ShownProgress, wait_complete};
 use crate::args::{CaSubcommand, GlobalArgs};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
@@ -45,7 +45,7 @@ async fn rotate(global: &GlobalArgs, detach: bool) -> Result<(), CommandError> {
             "the cluster continues; give the command again to wait, or see `warren cluster ca status`",
         );
         let digest = begun.ca_digest.clone();
-        let progress_of = |seen: &v1::CaStatus| RotationProgressView {
+        let progress_of = |seen: &v1::CaStatus| ShownProgress {
             // Another replacement begins only after this one.
             is_complete: seen.ca_digest != digest || seen.phase() == v1::CaPhase::Complete,
             summary: progress_summary(seen),

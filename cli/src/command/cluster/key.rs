@@ -3,7 +3,7 @@
 
 use warren_proto::v1;
 
-use super::rotation::{RotationProgressView, wait_complete};
+use super::rotation::{ShownProgress, wait_complete};
 use crate::args::{GlobalArgs, KeySubcommand};
 use crate::connect::connect;
 use crate::failure::{CommandError, from_client};
@@ -44,7 +44,7 @@ async fn rotate(global: &GlobalArgs, detach: bool) -> Result<(), CommandError> {
             "the cluster continues; give the command again to wait, or see `warren cluster key status`",
         );
         let number = status.number;
-        let progress_of = |seen: &v1::KeyStatus| RotationProgressView {
+        let progress_of = |seen: &v1::KeyStatus| ShownProgress {
             // Another replacement begins only after this one.
             is_complete: seen.number != number || seen.phase() == v1::KeyPhase::Complete,
             summary: progress_summary(seen),

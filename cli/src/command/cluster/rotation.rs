@@ -13,7 +13,7 @@ use crate::wait::is_transient;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How far it is.
-pub struct RotationProgressView {
+pub struct ShownProgress {
     pub is_complete: bool,
     pub summary: String,
     /// Who is waited for, with what to do.
@@ -27,7 +27,7 @@ pub async fn wait_complete<S>(
     timeout: Duration,
     begun: S,
     fetch: impl AsyncFn() -> Result<S, Error>,
-    progress_of: impl Fn(&S) -> RotationProgressView,
+    progress_of: impl Fn(&S) -> ShownProgress,
 ) -> Result<S, CommandError> {
     let deadline = Instant::now() + timeout;
     let (mut output, mut seen) = (ProgressOutput::new(), begun);

@@ -80,7 +80,7 @@ pub(super) fn service(
     spec.labels.insert(STACK_LABEL.to_owned(), names.stack.to_string());
     for violation in spec.validate().0 {
         let message = format!("{} ({})", violation.message, violation.path);
-        match service.sub(&key_of(&violation.path)) {
+        match service.sub(&key_of(service, &violation.path)) {
             Some(inner) => inner.fail(message),
             None => service.fail(message),
         }
@@ -91,9 +91,12 @@ pub(super) fn service(
 }
 
 /// The key of a service that the field at `path` of its spec comes from.
-fn key_of(path: &str) -> String {
+fn key_of(service: &Fields<'_>, path: &str) -> String {
     let path = path.strip_prefix("task.").unwrap_or(path);
     let field = path.split(['.', '[']).next().unwrap_or(path);
+    if field == "restart" && service.sub("deploy").is_some_and(|it| it.sub("restart_policy").is_some()) {
+        return "deploy".to_owned();
+    }
     if let Some((_, key)) = KEYS.iter().find(|(name, _)| *name == field) {
         return (*key).to_owned();
     }

@@ -217,7 +217,11 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
         ),
         (
             "deploy: {restart_policy: {delay: 0s}}",
-            "3:5: services.web: is not between 100 ms and 5 minutes (task.restart",
+            "4:13: services.web.deploy: is not between 100 ms and 5 minutes (task.restart",
+        ),
+        (
+            "restart: always\n    deploy: {restart_policy: {delay: 0s}}",
+            "5:13: services.web.deploy: is not between 100 ms and 5 minutes (task.restart",
         ),
         ("user: a b", "4:11: services.web.user: \"a b\" is not user[:group]"),
         ("oom_score_adj: 2000", "4:20: services.web.oom_score_adj: 2000 is not between -1000 and 1000"),

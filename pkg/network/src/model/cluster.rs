@@ -53,7 +53,7 @@ impl PeerNode {
 
 /// The members of one network that tasks of this node are in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NetworkMembership {
+pub struct NetworkMembers {
     /// Whether it has no way out of the cluster.
     pub internal: bool,
     /// Addresses of all its members, on every node, ready or not. Tasks of this node are members by their
@@ -67,7 +67,7 @@ pub struct ClusterNetwork {
     /// The other nodes by their numbers. An entry of this node itself is ignored.
     pub peers: BTreeMap<u16, PeerNode>,
     /// The networks of which tasks of this node are members.
-    pub networks: BTreeMap<NetworkNumber, NetworkMembership>,
+    pub networks: BTreeMap<NetworkNumber, NetworkMembers>,
     /// Backends of each virtual address of those networks, with equal shares: the addresses of the ready
     /// tasks. With none, connections are refused. Who may reach them follows from `networks`.
     pub services: BTreeMap<Ipv4Addr, BTreeSet<Ipv4Addr>>,
@@ -168,8 +168,8 @@ mod tests {
         Ipv4Addr::new(10, 210, 1, last)
     }
 
-    fn network(members: &[u8]) -> NetworkMembership {
-        NetworkMembership { internal: false, members: members.iter().map(|last| ip(*last)).collect() }
+    fn network(members: &[u8]) -> NetworkMembers {
+        NetworkMembers { internal: false, members: members.iter().map(|last| ip(*last)).collect() }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use warren_network::{
-    Attachment, ClusterNetwork, HostPort, LinuxNetwork, NetworkBackend, NetworkMembership, NodeNetwork,
+    Attachment, ClusterNetwork, HostPort, LinuxNetwork, NetworkBackend, NetworkMembers, NodeNetwork,
     PortMapping, TaskKey, TaskNetwork, TransportProtocol,
 };
 
@@ -85,7 +85,7 @@ async fn change(network: &LinuxNetwork, all: &mut NodeNetwork, random: &mut Rand
                 6 => {
                     let internal = random.below(2) == 0;
                     let members = random.addresses();
-                    cluster.networks.insert(1 + random.below(3), NetworkMembership { internal, members });
+                    cluster.networks.insert(1 + random.below(3), NetworkMembers { internal, members });
                 }
                 _ => {
                     let node = 2 + random.below(8) as u8;
@@ -161,7 +161,7 @@ fn many_services(count: u32) -> NodeNetwork {
     }
     cluster.services.insert(last_address(count), [task_address(1, 3)].into());
     cluster.ingress.insert(last_port(count), [SocketAddrV4::new(task_address(1, 3), 80)].into());
-    cluster.networks.insert(1, NetworkMembership { internal: false, members });
+    cluster.networks.insert(1, NetworkMembers { internal: false, members });
     all.cluster = Arc::new(cluster);
     all
 }

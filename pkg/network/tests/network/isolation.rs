@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use warren_network::{NetworkBackend, NetworkMembership, NetworkNumber, PortRange, TransportProtocol};
+use warren_network::{NetworkBackend, NetworkMembers, NetworkNumber, PortRange, TransportProtocol};
 
 use crate::lab::cluster::{
     ANY, ClusterLab, ServingTask, gateway, network, peers, settings, task_address, underlay, virtual_address,
@@ -163,9 +163,7 @@ fn internal_networks_have_no_way_out() {
         let backends = [std::net::SocketAddrV4::new(bridging.address, 80)].into();
         lab.node(1).publish(warren_network::PortMapping { host_port: port, backends });
         let mut cluster = peers(1..=3);
-        cluster
-            .networks
-            .insert(5, NetworkMembership { internal: true, ..network(&[(1, 2), (2, 2), (1, 3)]) });
+        cluster.networks.insert(5, NetworkMembers { internal: true, ..network(&[(1, 2), (2, 2), (1, 3)]) });
         cluster.networks.insert(1, network(&[(1, 3)]));
         cluster.services.insert(virtual_address(1), BTreeSet::from([task_address(2, 2)]));
         lab.ensure_cluster(&cluster);

@@ -107,6 +107,12 @@ fn input_and_output_pass_unchanged_and_memory_stays_flat() {
     });
     assert!(child.wait().unwrap().success() && returned == bytes, "{} bytes came back", returned.len());
 
+    let mut idle = spawn(world.warren().command(&exec(&["web.1", "sh", "-c", "echo ready; sleep 300"])));
+    idle.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let idle_client = resident(idle.id().cast_signed());
+    idle.kill().unwrap();
+    idle.wait().unwrap();
+
     let pid = world.node.process().pid();
     let before_output = resident(pid);
     let mut child = spawn(world.warren().command(&exec(&["web.1", "head", "-c", "209715200", "/dev/zero"])));
@@ -125,7 +131,7 @@ fn input_and_output_pass_unchanged_and_memory_stays_flat() {
     });
     growth(before_output, pid);
     let client = child.id().cast_signed();
-    let client_before = resident(client);
+    growth(idle_client, client);
     let mut total = part.len() as u64;
     loop {
         let count = output.read(&mut part).unwrap();
@@ -135,7 +141,7 @@ fn input_and_output_pass_unchanged_and_memory_stays_flat() {
         }
         if total % (32 << 20) < count as u64 {
             growth(before_output, pid);
-            growth(client_before, client);
+            growth(idle_client, client);
         }
     }
     assert_eq!(total, 200 << 20);

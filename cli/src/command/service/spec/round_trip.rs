@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use warren_proto::v1;
 use warren_types::strategies::{full_task_spec, service_specs};
 use warren_types::{
-    Device, DnsSettings, HealthCheck, HostEntry, HttpHeader, Limits, LogLimits, Mount, MountSource,
-    NetworkAttachment, Placement, Probe, PublishMode, PublishedPort, Resources, RestartPolicy, Ulimit,
-    UpdatePolicy,
+    Device, DnsSettings, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Limits, LogLimits,
+    Mount, MountSource, NetworkAttachment, Parallelism, Placement, Probe, PublishMode, PublishedPort,
+    Resources, RestartPolicy, Ulimit, UpdateOrder, UpdatePolicy,
 };
 
 use super::tests::{changed, reset_of};
@@ -332,11 +332,28 @@ fn empty_value_in_an_update_is_no_flag_in_a_create() {
     let spec = with_shell_hooks(ServiceSpec {
         labels: BTreeMap::from([("app".into(), "shop".into())]),
         placement: Placement { max_per_node: Some(4), ..Placement::default() },
+        replace_after: Duration::from_secs(300),
+        update: UpdatePolicy {
+            parallelism: Parallelism::Percent(25),
+            delay: Duration::from_secs(3),
+            order: Some(UpdateOrder::StartFirst),
+            monitor: Duration::from_secs(7),
+            failure_ratio: FailureRatio(200),
+            on_failure: Some(FailureAction::Continue),
+        },
+        rollback: UpdatePolicy {
+            parallelism: Parallelism::Slots(3),
+            delay: Duration::from_secs(4),
+            order: Some(UpdateOrder::StopFirst),
+            monitor: Duration::from_secs(8),
+            failure_ratio: FailureRatio(300),
+            on_failure: Some(FailureAction::Continue),
+        },
         ..ServiceSpec::new("web".parse().unwrap(), full_task_spec())
     });
     let flags = to_flags(&spec);
     let resets: Vec<String> = flags.iter().filter_map(|flag| reset_of(flag)).collect();
-    assert!(resets.len() > 35, "{resets:?}");
+    assert_eq!(resets.len(), 51, "{resets:?}");
     for reset in resets {
         let others: Vec<String> = flags.iter().filter(|flag| !flag.starts_with(&reset)).cloned().collect();
         assert_eq!(changed(&spec, &[&reset]).unwrap(), through_wire(&others).unwrap(), "{reset}");

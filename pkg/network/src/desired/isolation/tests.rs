@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::keys::TaskKey;
-use crate::model::{Attachment, ClusterNetwork, DEFAULT_MTU, NetworkMembership};
+use crate::model::{Attachment, ClusterNetwork, DEFAULT_MTU, NetworkMembers};
 
 fn ip(node: u8, last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 210, node, last)
@@ -30,7 +30,7 @@ fn with_network(
     internal: bool,
     members: &[Ipv4Addr],
 ) -> NodeNetwork {
-    let network = NetworkMembership { internal, members: members.iter().copied().collect() };
+    let network = NetworkMembers { internal, members: members.iter().copied().collect() };
     Arc::make_mut(&mut node.cluster).networks.insert(number, network);
     node
 }

@@ -10,7 +10,7 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use warren_network::{
     Attachment, ClusterNetwork, DEFAULT_MTU, DEFAULT_VNI, DEFAULT_VXLAN_PORT, DirectRoutes, Error,
-    LinuxNetwork, NetworkBackend, NetworkMembership, NetworkNumber, NodeNetworkSettings, OVERLAY_OVERHEAD,
+    LinuxNetwork, NetworkBackend, NetworkMembers, NetworkNumber, NodeNetworkSettings, OVERLAY_OVERHEAD,
     Overlay, PeerNode, Repairs, TaskKey, TaskNetwork,
 };
 
@@ -79,9 +79,9 @@ pub fn peers(nodes: impl IntoIterator<Item = u8>) -> ClusterNetwork {
 }
 
 /// A network of tasks, each given by its node and last byte.
-pub fn network(members: &[(u8, u8)]) -> NetworkMembership {
+pub fn network(members: &[(u8, u8)]) -> NetworkMembers {
     let members = members.iter().map(|(node, last)| task_address(*node, *last)).collect();
-    NetworkMembership { internal: false, members }
+    NetworkMembers { internal: false, members }
 }
 
 pub struct Node {

@@ -143,6 +143,7 @@ async fn container_that_cannot_run_is_an_error_of_its_start() {
         (json!({"Image": ""}), "Image"),
         (json!({"Image": "nginx", "Volumes": {"/data": {}}}), "Volumes: every volume has a name"),
         (host("Links", json!(["db"])), "HostConfig.Links: containers of one network find each other by name"),
+        (host("CpuShares", json!(512)), "HostConfig.CpuShares: give --cpus"),
         (host("Binds", json!(["/data"])), "HostConfig.Binds[0]"),
         (host("NetworkMode", json!("container:web")), "HostConfig.NetworkMode"),
         (host("PortBindings", json!({"80/tcp": [{"HostPort": "80-90"}]})), "HostConfig.PortBindings[80/tcp]"),

@@ -220,7 +220,7 @@ fn what_warren_cannot_do_is_refused_with_its_position() {
             "4:13: services.web.deploy: is not between 100 ms and 5 minutes (task.restart",
         ),
         (
-            "restart: always\n    deploy: {restart_policy: {delay: 0s}}",
+            "restart: always\ndeploy: {restart_policy: {delay: 0s}}",
             "5:13: services.web.deploy: is not between 100 ms and 5 minutes (task.restart",
         ),
         ("user: a b", "4:11: services.web.user: \"a b\" is not user[:group]"),

@@ -353,7 +353,7 @@ fn empty_value_in_an_update_is_no_flag_in_a_create() {
     });
     let flags = to_flags(&spec);
     let resets: Vec<String> = flags.iter().filter_map(|flag| reset_of(flag)).collect();
-    assert_eq!(resets.len(), 51, "{resets:?}");
+    assert_eq!(resets.len(), 47, "{resets:?}");
     for reset in resets {
         let others: Vec<String> = flags.iter().filter(|flag| !flag.starts_with(&reset)).cloned().collect();
         assert_eq!(changed(&spec, &[&reset]).unwrap(), through_wire(&others).unwrap(), "{reset}");

@@ -3,8 +3,8 @@
 //!
 //! Files only grow. A new command or field fails here until it has its entry: put it into `sample`, a field of the task
 //! spec into `full_task_spec`, and run the test once with `WARREN_UPDATE_GOLDEN=1`, which adds what is missing and
-//! changes nothing. An entry that does not hold any more shows a change that members and disks of the version that wrote
-//! it do not survive; what no version has ever written may be taken out of the file by hand and added again.
+//! changes nothing. An entry that does not hold any more shows a change that members and disks of the version which
+//! wrote it do not survive; what no version has ever written may be taken out of the file by hand and added again.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

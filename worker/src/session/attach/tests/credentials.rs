@@ -30,6 +30,12 @@ fn login_for(request: &v1::FetchSecretObjectsRequest) -> v1::SealedSecretObject 
     }
 }
 
+/// The frames of a pull. Its stream is closed afterwards, since few may be open.
+async fn pulled(manager: &mut FakeManager, session: &mut FakeSession) -> Vec<Frame> {
+    let mut stream = attached(manager, session, pull(true)).await;
+    all_frames(&mut stream, session).await
+}
+
 #[tokio::test(start_paused = true)]
 async fn pull_uses_cluster_credential_of_registry() {
     let (node, mut manager) = TestNode::start(desired(&[]));
@@ -43,39 +49,32 @@ async fn pull_uses_cluster_credential_of_registry() {
     });
     let other = Digest::of(b"other");
     node.images.serve(&tag(), other.clone());
-    let mut stream = attached(&mut manager, &session, pull(true)).await;
-    assert_eq!(all_frames(&mut stream, &mut session).await.last(), Some(&DONE));
+    assert_eq!(pulled(&mut manager, &mut session).await.last(), Some(&DONE));
     assert_eq!(node.images.registry_users(), [Some("ann".to_owned())]);
     let need = v1::fetch_secret_objects_request::Purpose::StreamCredential("s1".into());
     assert_eq!(*asked.lock().unwrap(), [need]);
     // A manager that does not answer does not prevent pulls of public images.
     manager.on_fetch(|_| FetchReply::Refusal(tonic::Status::permission_denied("not its stream")));
-    let mut stream = attached(&mut manager, &session, pull(true)).await;
-    assert_eq!(all_frames(&mut stream, &mut session).await.last(), Some(&DONE));
+    assert_eq!(pulled(&mut manager, &mut session).await.last(), Some(&DONE));
     // It is not tried without access that a manager refuses to give.
     manager.on_fetch(|_| {
         let code = tonic::Code::FailedPrecondition;
         FetchReply::Refusal(Problem::new(code, NO_REGISTRY_ACCESS, "it has no tokens").into())
     });
-    let mut stream = attached(&mut manager, &session, pull(true)).await;
-    let output = all_frames(&mut stream, &mut session).await;
+    let output = pulled(&mut manager, &mut session).await;
     assert!(matches!(output.last(), Some(Frame::Error(why)) if why == "it has no tokens"), "{output:?}");
     manager.on_fetch(|_| FetchReply::Refusal(tonic::Status::permission_denied("not its stream")));
     let (registry, image, message) = ("docker.io".to_owned(), "demo:1".to_owned(), "no".to_owned());
     node.images.fail(&tag(), RegistryError::NeedsCredentials { registry, image, message }.into());
-    let mut stream = attached(&mut manager, &session, pull(true)).await;
-    let output = all_frames(&mut stream, &mut session).await;
+    let output = pulled(&mut manager, &mut session).await;
     assert!(matches!(output.last(), Some(Frame::Error(why)) if why.contains("not its stream")), "{output:?}");
     assert_eq!(node.images.registry_users(), [Some("ann".to_owned()), None, None]);
-    // As many transfers are open as may be.
-    drop(stream);
     // The registry demands nothing of managers, and a login of this node.
     manager.on_fetch(|request| {
         let login = request.is_renewal.then(|| login_for(&request));
         FetchReply::Objects(login.into_iter().collect())
     });
-    let mut stream = attached(&mut manager, &session, pull(true)).await;
-    let output = all_frames(&mut stream, &mut session).await;
+    let output = pulled(&mut manager, &mut session).await;
     assert!(
         matches!(output.last(), Some(Frame::Error(why)) if why.contains("needs credentials")),
         "{output:?}"

@@ -19,7 +19,8 @@ stop: ## Stop the node of `make run` and remove all its data
 	@docs/demo/demo.sh stop
 
 # One build makes the tests and the `warren` executable for end-to-end tests; `cargo test` alone builds an
-# executable only for integration tests of its own package. The second command then compiles nothing.
+# executable only for integration tests of its own package. The second command then compiles nothing. Here a target
+# without tests says `bench = false` beside `test = false`: otherwise its empty test program is linked as a benchmark.
 BUILD_TESTS := $(CARGO) build --workspace --all-targets --locked
 # Tests on containers and clusters mostly wait for heartbeats, grace periods and back-off: with one test per CPU
 # the CPUs are idle half of the time.

@@ -11,13 +11,13 @@ use warren_registry::{
     Digest, ImageSignature, PullGrant, Reference, RegistryCredentials, RegistryError, ResolveNames,
     ResolvedName,
 };
+use warren_testkit::soak;
 use warren_testkit::wait::eventually_async;
 use warren_types::{ImageResolver, ServiceSpec};
 
 use crate::fake_registry::{DIGEST, FakeRegistry};
 use crate::fixture::{ManagerFixture, new_id, spec};
 
-const SERVICES: usize = 500;
 /// Longer than the longest back-off.
 const WAIT_DEADLINE: Duration = Duration::from_secs(90);
 
@@ -91,6 +91,7 @@ async fn registry_that_is_not_reached_is_asked_for_all_services_at_once() {
     let registry = Arc::new(InterruptedRegistry::default());
     let world = ManagerFixture::with_registries(registry.clone()).await;
     let client = world.admin().await;
+    let count = soak::count(200, 500);
     let began = Instant::now();
     let create = |number: usize| {
         let client = &client;
@@ -99,12 +100,12 @@ async fn registry_that_is_not_reached_is_asked_for_all_services_at_once() {
             client.services().create(new_id(), &service).await.unwrap();
         }
     };
-    futures::stream::iter(0..SERVICES).for_each_concurrent(32, create).await;
+    futures::stream::iter(0..count).for_each_concurrent(32, create).await;
     let has_reason = |service: &v1::Service| {
         let reason = service.rollout.as_ref().map(|rollout| rollout.waiting_reason.as_str());
         reason.is_some_and(|it| it.contains("cannot reach registry off.lan: connection refused"))
     };
-    await_services(&client, SERVICES, "all reasons", has_reason).await;
+    await_services(&client, count, "all reasons", has_reason).await;
     let other = of_image("other", "other.lan/app:1");
     client.services().create(new_id(), &other).await.unwrap();
     await_services(&client, 1, "the digest of the other registry", |it| it.digest == DIGEST).await;
@@ -113,5 +114,5 @@ async fn registry_that_is_not_reached_is_asked_for_all_services_at_once() {
     assert!(asked <= 2 + seconds, "{asked} questions in {seconds} s");
 
     registry.is_on.store(true, Ordering::Relaxed);
-    await_services(&client, SERVICES + 1, "all digests", |it| it.digest == DIGEST).await;
+    await_services(&client, count + 1, "all digests", |it| it.digest == DIGEST).await;
 }

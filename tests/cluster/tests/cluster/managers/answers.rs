@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use tonic::{Code, Status};
 use warren_proto::Problem;
 use warren_proto::v1;
+use warren_testkit::soak;
 
 use self::client::{AcknowledgedWrite, AnsweredObject, ConcurrentClient, RegisterKind};
 use super::group::ManagerGroup;
@@ -17,8 +18,11 @@ use crate::fixture::{WAIT_DEADLINE, new_id};
 const CLIENTS: usize = 16;
 /// Objects of each kind. Few, so that their writers compete.
 const OBJECTS: usize = 2;
+
 /// In each round every client updates one service and one config.
-const ROUNDS: usize = 40;
+fn rounds() -> usize {
+    soak::count(10, 100)
+}
 
 /// Three managers, and clients of all of them.
 async fn group_with_clients() -> (ManagerGroup, Vec<ConcurrentClient>) {
@@ -119,7 +123,7 @@ async fn concurrent_updates_get_their_own_answer() {
     // Every write has a unique value.
     let mut values = 2..;
     let (mut writes, mut stale, mut accepted) = (Vec::new(), 0, 0);
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         let updates = clients.iter().enumerate().map(|(number, client)| {
             let (name, values) = (name(number), [values.next().unwrap(), values.next().unwrap()]);
             async move {
@@ -136,7 +140,7 @@ async fn concurrent_updates_get_their_own_answer() {
     }
     let found =
         AnswerFindings { stale_sets: stale, accepted_stale_sets: accepted, ..AnswerFindings::of(&writes) };
-    let (updates, stale_sets) = (ROUNDS * CLIENTS * 2, ROUNDS * (CLIENTS - OBJECTS) * 2);
+    let (updates, stale_sets) = (rounds() * CLIENTS * 2, rounds() * (CLIENTS - OBJECTS) * 2);
     assert_eq!(found, AnswerFindings { updates, stale_sets, ..AnswerFindings::default() });
 }
 
@@ -177,7 +181,8 @@ fn check_answers(
 async fn updates_during_removal_get_a_definite_answer() {
     let (_group, clients) = group_with_clients().await;
     let mut wrong = Vec::new();
-    for (round, kind) in (0..ROUNDS).zip([RegisterKind::Service, RegisterKind::Config].into_iter().cycle()) {
+    let kinds = [RegisterKind::Service, RegisterKind::Config].into_iter().cycle();
+    for (round, kind) in (0..rounds()).zip(kinds) {
         let (name, remover) = (format!("removed-{round}"), round % CLIENTS);
         let first = clients[0].create(kind, &name, 1).await.unwrap();
         let updates = clients.iter().zip(2..).map(|(client, value)| client.update(kind, &name, None, value));
@@ -204,7 +209,7 @@ async fn remove_concurrently<T>(remove: impl AsyncFn() -> Result<T, Status>) -> 
 async fn create_answer_survives_immediate_removal() {
     let (_group, clients) = group_with_clients().await;
     let mut wrong = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let kind = if round % 2 == 0 { RegisterKind::Service } else { RegisterKind::Config };
         let pairs = clients.chunks(2).enumerate().map(|(pair, both)| {
             let name = format!("short-lived-{round}-{pair}");
@@ -234,7 +239,7 @@ async fn create_answer_survives_immediate_removal() {
 async fn volume_create_answer_survives_immediate_removal() {
     let (_group, clients) = group_with_clients().await;
     let mut wrong = Vec::new();
-    for round in 0..ROUNDS / 2 {
+    for round in 0..rounds() / 2 {
         let pairs = clients.chunks(2).enumerate().map(|(pair, both)| async move {
             let (name, id) = (format!("volume-{round}-{pair}"), new_id().to_string());
             let request = v1::CreateVolumeRequest { id, name: name.clone(), ..Default::default() };

@@ -10,16 +10,13 @@ use warren_client::{
     Change, Client, ClientTarget, Error, NewSecretObject, NewVolume, NodeChange, TaskFilter, TokenOptions,
     VolumeListOptions,
 };
+use warren_testkit::soak;
 use warren_testkit::wait::eventually_async;
 use warren_types::{Id, NodeRole, SecretObjectId, SecretObjectKind, TokenId, VolumeId};
 
 use super::group::ManagerGroup;
 use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 
-/// The number of stopped leaders.
-const ROUNDS: usize = 6;
-/// Runs through all kinds of calls between two stops.
-const RUNS: usize = 12;
 /// Concurrent callers.
 const CALLERS: usize = 4;
 /// The longest time of a call while a majority answers: an election on a busy machine, plus the time until a
@@ -149,6 +146,16 @@ impl CallLoop {
     }
 }
 
+/// The number of stopped leaders. There are three ways to stop one.
+fn rounds() -> usize {
+    soak::count(3, 30)
+}
+
+/// Runs through all kinds of calls between two stops: each caller is inside of one when the leader stops.
+fn runs_per_round() -> usize {
+    soak::count(2 * CALLERS, 3 * CALLERS)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_kind_of_call_is_answered_while_leaders_end() {
     let mut group = ManagerGroup::of_three().await;
@@ -172,7 +179,7 @@ async fn every_kind_of_call_is_answered_while_leaders_end() {
             })
         })
         .collect();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let leader = group.leader().await;
         match round % 3 {
             0 => group.hosts[leader].drop_manager().await,
@@ -186,7 +193,7 @@ async fn every_kind_of_call_is_answered_while_leaders_end() {
                 let _ = group.managers(leader).await.transfer_leadership(request).await;
             }
         }
-        let expected = (round + 1) * RUNS;
+        let expected = (round + 1) * runs_per_round();
         eventually_async(4 * WAIT_DEADLINE, "calls to go on", || async {
             let found = runs.load(Ordering::Relaxed);
             if found >= expected { Ok(()) } else { Err(format!("{found} of {expected} runs")) }

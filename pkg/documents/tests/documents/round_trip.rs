@@ -9,6 +9,7 @@ use warren_documents::{
     DocumentKind, SourceText, admission_policy_document, document, read_admission_policy, schema,
     service_document,
 };
+use warren_testkit::soak;
 use warren_types::strategies::service_specs;
 use warren_types::{
     AdmissionPolicy, AdmissionRules, Bytes, Limits, MilliCpu, ServiceSpec, SignatureKey, SignatureRule,
@@ -111,7 +112,7 @@ fn matches(value: &Value, schema: &Value) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(soak::count(32, 500) as u32))]
 
     #[test]
     fn document_of_a_spec_means_the_same(spec in service_specs()) {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use warren_core::reconcile::{MAX_ITEMS, SPARE_TASKS, unplaced_tasks};
 use warren_core::*;
+use warren_testkit::soak;
 use warren_types::Availability;
 
 use crate::test_cluster::*;
@@ -156,7 +157,9 @@ fn run_step(cluster: &mut TestCluster, step: Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: soak::count(24, 500) as u32, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     /// Whatever happens to nodes and to the number of replicas, a task without a node is one of those that fit
     /// on the empty nodes, one of the spare ones, or stands beside a placed task that it replaces.

@@ -12,6 +12,7 @@ use warren_core::state::StateParts;
 use warren_core::{
     ApplyOutcome, CaCommand, Command, KeyCommand, KeyRotationStep, NewTask, RolloutStep, State,
 };
+use warren_testkit::soak;
 use warren_types::*;
 
 use crate::test_cluster::*;
@@ -494,7 +495,9 @@ enum NetworkStep {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: soak::count(64, 1000) as u32, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     /// Only managers, in a cluster that has one and a token for more.
     #[test]

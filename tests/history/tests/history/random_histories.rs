@@ -8,11 +8,10 @@ use warren_test_history::{
     Conflict, LinearizabilityVerdict, OperationOutcome, OperationRecord, RegisterOperation, SearchLimit,
     check,
 };
+use warren_testkit::soak;
 
 use crate::brute_force;
 use crate::known_histories::{cas, read, record, write};
-
-const CASES: u32 = 20_000;
 
 /// An operation before its answer is known.
 #[derive(Debug, Clone)]
@@ -175,7 +174,8 @@ fn inject_defect(records: &mut [OperationRecord], defect: &Defect) {
 fn checker_agrees_with_brute_force() {
     let (good, bad) = (Cell::new(0), Cell::new(0));
     let drafts = prop::collection::vec(draft(), 1..8);
-    let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
+    let cases = soak::count(5_000, 100_000) as u32;
+    let mut runner = TestRunner::new(Config { cases, ..Config::default() });
     runner
         .run(&(drafts, prop::collection::vec(defect(), 0..4)), |(drafts, defects)| {
             let mut records = play(&drafts);
@@ -196,7 +196,7 @@ fn checker_agrees_with_brute_force() {
             Ok(())
         })
         .unwrap();
-    assert!(good.get() > CASES / 10 && bad.get() > CASES / 10, "{} good, {} bad", good.get(), bad.get());
+    assert!(good.get() > cases / 10 && bad.get() > cases / 10, "{} good, {} bad", good.get(), bad.get());
 }
 
 /// The prefix of the history with that many answers: operations that were called and not answered by then are

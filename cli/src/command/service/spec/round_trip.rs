@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use proptest::prelude::*;
 use warren_proto::v1;
+use warren_testkit::soak;
 use warren_types::strategies::{full_task_spec, service_specs};
 use warren_types::{
     Device, DnsSettings, FailureAction, FailureRatio, HealthCheck, HostEntry, HttpHeader, Limits, LogLimits,
@@ -319,6 +320,8 @@ fn with_shell_hooks(mut spec: ServiceSpec) -> ServiceSpec {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(soak::count(64, 1000) as u32))]
+
     #[test]
     fn every_field_round_trips(spec in service_specs()) {
         prop_assert_eq!(spec.validate(), Violations::default(), "only valid specs are generated");

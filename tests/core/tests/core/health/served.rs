@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use warren_testkit::soak;
 use warren_types::Health::{Healthy, Starting, Unhealthy};
 use warren_types::*;
 
@@ -60,7 +61,9 @@ fn plan(cluster: &mut TestCluster) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: soak::count(64, 1000) as u32, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn served_slot_stays_served(steps in prop::collection::vec(happens(), 1..80)) {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use warren_testkit::soak;
 use warren_types::strategies::update_policies;
 use warren_types::*;
 
@@ -131,7 +132,9 @@ fn step(cluster: &mut TestCluster, event: Event) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: soak::count(64, 1000) as u32, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn update_goes_back_at_most_once(spec in specs(), events in prop::collection::vec(events(), 1..90)) {

@@ -12,6 +12,15 @@ use crate::tool;
 /// Commands of the CLI have their own deadlines; this one catches those that miss them.
 const DEADLINE: Duration = Duration::from_secs(300);
 
+/// What [`WarrenCli::command`] adds to `service create`, unless the command line has a flag with this beginning. Most
+/// tests need not wait for monitor periods, nor for clients of a stopping task or a program that ignores its stop
+/// signal. Neither of the last two times is zero, so that both stages of a stop exist.
+const SHORT_TIMES: [(&str, &[&str]); 3] = [
+    ("--update-monitor", &["--update-monitor=0s", "--rollback-monitor=0s"]),
+    ("--drain-delay", &["--drain-delay=100ms"]),
+    ("--stop-grace", &["--stop-grace=1s"]),
+];
+
 /// The `warren` executable of this build: cargo puts it beside the directory of the test executables, or
 /// beside the executable of a bench. Panics with the command to build it if it does not exist.
 #[must_use]
@@ -55,7 +64,7 @@ pub struct WarrenCli {
     program: PathBuf,
     contexts: PathBuf,
     netns: Option<PathBuf>,
-    /// New services have the monitor period of the command line, not none.
+    /// New services have the times of the command line, or the default ones.
     settles: bool,
 }
 
@@ -74,8 +83,8 @@ impl WarrenCli {
         self
     }
 
-    /// Passes `service create` on as it is. Otherwise tasks of a new service count as ready as soon as they run,
-    /// unless the command line has a monitor period: most tests do not need to wait for it.
+    /// Passes `service create` on as it is. Otherwise tasks of a new service count as ready as soon as they run and
+    /// have little time to stop, unless the command line has other times.
     #[must_use]
     pub fn settling(mut self) -> WarrenCli {
         self.settles = true;
@@ -109,11 +118,16 @@ impl WarrenCli {
         }
         command.env("WARREN_CONTEXTS", &self.contexts).env("NO_COLOR", "1");
         let created = arguments.windows(2).position(|words| words == ["service", "create"]);
-        let has_period = arguments.iter().any(|argument| argument.starts_with("--update-monitor"));
-        match created.filter(|_| !self.settles && !has_period) {
+        match created.filter(|_| !self.settles) {
             Some(place) => {
                 let (before, after) = arguments.split_at(place + 2);
-                command.args(before).args(["--update-monitor=0s", "--rollback-monitor=0s"]).args(after)
+                command.args(before);
+                for (flag, short) in SHORT_TIMES {
+                    if !after.iter().any(|argument| argument.starts_with(flag)) {
+                        command.args(short);
+                    }
+                }
+                command.args(after)
             }
             None => command.args(arguments),
         };
@@ -206,13 +220,17 @@ mod tests {
     }
 
     #[test]
-    fn new_services_have_no_monitor_period_by_default() {
+    fn new_services_have_short_times_by_default() {
         let scratch = ScratchDir::new();
         let plain = WarrenCli { settles: false, ..fake_cli(&scratch, "echo \"$@\"") };
         let create = ["service", "create", "web"];
-        assert_eq!(plain.run_ok(&create), "service create --update-monitor=0s --rollback-monitor=0s web\n");
+        let (monitors, stop) =
+            ("--update-monitor=0s --rollback-monitor=0s", "--drain-delay=100ms --stop-grace=1s");
+        assert_eq!(plain.run_ok(&create), format!("service create {monitors} {stop} web\n"));
         let own = plain.run_ok(&["service", "create", "web", "--update-monitor", "1s"]);
-        assert_eq!(own, "service create web --update-monitor 1s\n");
+        assert_eq!(own, format!("service create {stop} web --update-monitor 1s\n"));
+        let own = plain.run_ok(&["service", "create", "web", "--stop-grace=3s", "--drain-delay", "2s"]);
+        assert_eq!(own, format!("service create {monitors} web --stop-grace=3s --drain-delay 2s\n"));
         assert_eq!(plain.settling().run_ok(&create), "service create web\n");
     }
 

@@ -49,9 +49,9 @@ pub fn measure(
 }
 
 fn create(world: &WorkerBench, name: &str, flags: &[&str]) -> anyhow::Result<(String, i32)> {
-    let words =
-        ["service", "create", name, "--image", BOX, "--command", "sh", "--arg", "-c", "--arg", SCRIPT];
-    world.warren().run_ok(&[&words[..], flags].concat());
+    let words = ["service", "create", name, "--image", BOX, "--drain-delay", "2s"];
+    let command = ["--command", "sh", "--arg", "-c", "--arg", SCRIPT];
+    world.warren().run_ok(&[&words[..], &command, flags].concat());
     let (id, pid) = world.only_task(name)?;
     // The shell runs before its trap is set. The program before it catches all signals, and loses one that it
     // gets.

@@ -21,6 +21,9 @@ const FAILED: i32 = 1;
 /// Acknowledged rows that each step adds before it disturbs the application.
 const STEP_ROWS: usize = 50;
 
+/// Applications are stopped as those of users.
+const DEFAULT_STOP: [&str; 2] = ["--drain-delay=2s", "--stop-grace=10s"];
+
 /// An application and how it is used. The scripts run in its image's files with `$HOST` set to the node of its
 /// task.
 struct Application {
@@ -130,7 +133,7 @@ impl Installation {
         }
         let (image, replicas) = (it.image(), application.replicas.to_string());
         let create = ["service", "create", application.name, "--image", &image, "--replicas", &replicas];
-        it.cluster.warren().run_ok(&[&create[..], application.flags].concat());
+        it.cluster.warren().run_ok(&[&create[..], &DEFAULT_STOP, application.flags].concat());
         it.store(rows);
         if application.replicas > 1 {
             it.start_clients();

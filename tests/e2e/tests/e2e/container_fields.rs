@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use warren_testkit::image::TestImage;
 use warren_testkit::wait::eventually;
 
-use crate::e2e::fixture::{NodeFixture, SOON, WEB};
+use crate::e2e::fixture::{BOX, NodeFixture, SOON, WEB};
 use crate::e2e::privileges::NO_DIRECTORIES;
 use crate::e2e::task_document::{self, TaskDocument};
 use crate::e2e::traffic::ClientLocation;
@@ -307,21 +307,29 @@ fn drain_delay_and_stop_grace_are_kept() {
     let hold = "sleep 1000 & wait; sleep 1000";
     let deaf = ["--drain-delay", "0s", "--stop-grace", "3s"];
     let polite = ["--drain-delay", "4s", "--stop-grace", "60s"];
-    world.create_script("deaf", &deaf, &format!("trap '' TERM; echo up; {hold}"));
+    let ignore = format!("trap '' TERM; echo up; {hold}");
+    world.create_script("deaf", &deaf, &ignore);
     world.create_script("polite", &polite, &format!("trap exit TERM; echo up; {hold}"));
-    for name in ["deaf", "polite"] {
+    let usual = ["service", "create", "usual", "--image", BOX, "--update-monitor", "0s"];
+    let command = ["--command", "sh", "--arg", "-c", "--arg", &ignore];
+    world.warren().settling().run_ok(&[&usual[..], &command].concat());
+    for name in ["deaf", "polite", "usual"] {
         let task = world.wait_serving(name, 1).remove(0);
         eventually(SOON, "its trap", || {
             let text = task_document::output(&world.node, &task);
             if text == "up\n" { Ok(()) } else { Err(text) }
         });
     }
-    let ended_after = |name: &str| {
-        let begin = Instant::now();
-        world.ok(&format!("service rm {name}"));
-        begin.elapsed()
-    };
-    let (polite, deaf) = (ended_after("polite"), ended_after("deaf"));
+    // All of them at the same time.
+    let ended_after = ["polite", "deaf", "usual"].map(|name| {
+        let warren = world.warren();
+        std::thread::spawn(move || {
+            let begin = Instant::now();
+            warren.run_ok(&["service", "rm", name]);
+            begin.elapsed()
+        })
+    });
+    let [polite, deaf, usual] = ended_after.map(|removal| removal.join().unwrap());
     assert!(
         polite >= Duration::from_secs(4),
         "asked to end after {polite:?}, before its drain delay was over"
@@ -329,6 +337,7 @@ fn drain_delay_and_stop_grace_are_kept() {
     assert!(polite < Duration::from_secs(14), "a process that ends when asked was given {polite:?}");
     assert!(deaf >= Duration::from_secs(3), "killed after {deaf:?}, before its grace was over");
     assert!(deaf < Duration::from_secs(13), "killed only after {deaf:?}");
+    assert!(usual >= Duration::from_secs(12), "a drain delay of 2 s and a grace of 10 s took {usual:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ const CONFLICT: i32 = 4;
 fn restarted_task_is_stopped_in_order_and_replaced() {
     let world = NodeFixture::new();
     let script = "trap 'echo asked to stop; exit 3' TERM; echo begun; while true; do sleep 0.1; done";
-    world.create_script("web", &["--replicas", "2"], script);
+    world.create_script("web", &["--replicas", "2", "--stop-grace", "10s"], script);
     let before = world.wait_serving("web", 2);
     let id = |slot: u64| {
         let tasks = world.warren().json(&["service", "ps", "web"]);

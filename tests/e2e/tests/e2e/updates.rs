@@ -29,7 +29,7 @@ fn ids(world: &NodeFixture, name: &str, count: usize) -> BTreeSet<String> {
 #[test]
 fn rolling_update_keeps_the_port_available() {
     let world = NodeFixture::new();
-    world.ok(&format!("service create web --image {WEB} --replicas 3 --publish 8088:80"));
+    world.ok(&format!("service create web --image {WEB} --replicas 3 --publish 8088:80 --drain-delay 2s"));
     let before = ids(&world, "web", 3);
     let mut updating =
         world.warren().command(&["service", "update", "web", "--env-add", "A=b", "--memory", "64Mi"]);

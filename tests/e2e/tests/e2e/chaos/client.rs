@@ -158,7 +158,8 @@ fn send_change(warren: &WarrenCli, change: &ClientChange) -> bool {
     let (words, allowed): (Vec<String>, &[i32]) = match change {
         ClientChange::Create(name, replicas) => {
             let line = format!(
-                "service create {name} --image {BOX} --replicas {replicas} --stop-grace 100ms --secret {SECRET}"
+                "service create {name} --image {BOX} --replicas {replicas} --drain-delay 2s --stop-grace 100ms \
+                 --secret {SECRET}"
             );
             let words = line.split(' ').map(str::to_owned).collect::<Vec<_>>();
             let script = ["--command", "sh", "--arg", "-c", "--arg", SCRIPT].map(str::to_owned);

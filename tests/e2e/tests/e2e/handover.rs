@@ -25,10 +25,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[test]
 fn no_request_fails_while_tasks_are_replaced() {
     let mut cluster = two_workers();
-    cluster.ok(&format!(
-        "service create web --image {WEB} --replicas 2 --max-per-node 10 --update-monitor 1s \
-         --publish 8088:80 --health-http :80/healthz --health-interval 1s"
-    ));
+    create_with_default_times(
+        &cluster,
+        &format!(
+            "web --image {WEB} --replicas 2 --max-per-node 10 --update-monitor 1s --publish 8088:80 \
+             --health-http :80/healthz --health-interval 1s"
+        ),
+    );
     cluster.ok(&format!("service create client --image {BOX} --constraint node.name==w1 -- sleep 1000000"));
     cluster.wait_serving("web", 2);
     let client = Client::of(&cluster.workers[0], &cluster.wait_serving("client", 1)[0]);
@@ -47,7 +50,7 @@ fn no_request_fails_while_tasks_are_replaced() {
     });
     let of_each_kind = soak::count(1, 3);
     let load = HttpLoad::start(clients.flat_map(|client| std::iter::repeat_n(client, of_each_kind)));
-    let (requests, mut round) = (soak::count(100_000, 1_000_000), 0);
+    let (requests, mut round) = (soak::count(40_000, 1_000_000), 0);
     let start = Instant::now();
     let step = |what: &str| println!("{:?} {what}", start.elapsed());
     while load.answered() < requests {
@@ -83,15 +86,25 @@ fn no_request_fails_while_tasks_are_replaced() {
     );
 }
 
+/// Creates a service; times that are not in the command line are those of Warren, not of the tests.
+#[track_caller]
+fn create_with_default_times(cluster: &WorkerCluster, line: &str) {
+    let line = format!("service create {line}");
+    cluster.warren().settling().run_ok(&line.split(' ').collect::<Vec<_>>());
+}
+
 /// What is sent over these connections comes back until the grace of their task ends; then they end at once.
 #[test]
 fn connection_is_kept_until_its_task_ends() {
     let cluster = two_workers();
     // The first process of a container ignores signals that it does not handle.
-    cluster.ok(&format!(
-        "service create echo --image {BOX} --constraint node.name==w2 --publish 8089:80 --publish 8091:80,mode=host \
-         --stop-grace 3s -- nc -ll -p 80 -e cat"
-    ));
+    create_with_default_times(
+        &cluster,
+        &format!(
+            "echo --image {BOX} --constraint node.name==w2 --publish 8089:80 --publish 8091:80,mode=host \
+             --stop-grace 3s --update-monitor 0s -- nc -ll -p 80 -e cat"
+        ),
+    );
     cluster.ok(&format!("service create client --image {BOX} --constraint node.name==w1 -- sleep 1000000"));
     let client = Client::of(&cluster.workers[0], &cluster.wait_serving("client", 1)[0]);
     let virtual_address: Ipv4Addr = client.resolve("echo").unwrap()[0].parse().unwrap();

@@ -84,6 +84,16 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("node update nobody --availability drain", NOT_FOUND, "\"nobody\" does not exist"),
     ("node update nobody --availability away", USAGE, "active, pause or drain"),
     ("token rm nobody", NOT_FOUND, "\"nobody\" does not exist"),
+    // Health checks.
+    ("new --health-http nothing", USAGE, "/PATH"),
+    ("new --health-http /", USAGE, "port"),
+    ("new --health-http :80/a --health-tcp 80", USAGE, "--health-tcp"),
+    ("new --health-tcp 0", USAGE, "65535"),
+    ("new --health-tcp 80 --health-interval 1ms", USAGE, "health.interval"),
+    ("new --health-tcp 80 --health-timeout 0s", USAGE, "health.timeout"),
+    ("new --health-tcp 80 --health-retries 0", USAGE, "health.retries"),
+    ("new --health-retries 2", USAGE, "--health"),
+    ("new --health-http :80/ --health-header a:b=c", USAGE, "header"),
     // Ports.
     ("new --publish 8088:81", CONFLICT, "host port 8088 is already published by service web"),
     ("new --publish 9:80 --publish 9:81", USAGE, "ports[1].hostPort"),
@@ -229,7 +239,7 @@ const BROKEN: &[(&str, &str, i32, &str, &str)] = &[
     ("address", "--image warren.local/demo:1 --publish 192.0.2.1:9:80", 1, "no such address", "REJECTED"),
     (
         "room",
-        "--image warren.local/box:1 --reserve-memory 900Gi --timeout 5s",
+        "--image warren.local/box:1 --reserve-memory 900Gi --timeout 3s",
         TIMED_OUT,
         "lacks memory",
         "PENDING",
@@ -306,33 +316,6 @@ fn crashing_container_backs_off_and_is_replaced() {
         assert_eq!(seconds_between(&ended.state_since, next.not_before.as_deref().unwrap()), delay);
     }
     world.ok("service rm loop");
-}
-
-/// Processes that exit: flags, what they run, and how their task reports it.
-const ENDS: &[(&str, &[&str], &str, &str)] = &[
-    ("code", &[], "exit 3", "exited with code 3; attempt 2"),
-    ("success", &[], "exit 0", "exited with code 0; attempt 2"),
-    (
-        "memory",
-        &["--memory", "16Mi"],
-        "exec tail /dev/zero",
-        "ran out of memory (limit 16MiB; raise limits.memory)",
-    ),
-];
-
-#[test]
-fn exit_reason_is_shown() {
-    let world = NodeFixture::new();
-    for (name, flags, script, _) in ENDS {
-        world.create_script(name, flags, script);
-    }
-    for (name, _, _, reason) in ENDS {
-        eventually(SOON, &format!("the end of {name}"), || {
-            let tasks = task_document::of_service(&world.node, name);
-            let is_told = tasks.iter().any(|task| task.reason.contains(reason));
-            if is_told { Ok(()) } else { Err(format!("{tasks:#?}")) }
-        });
-    }
 }
 
 /// The seconds between two times of one day, as `2026-11-20T14:18:00.120Z`; the second may be past midnight.

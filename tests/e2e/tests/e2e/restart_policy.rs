@@ -24,9 +24,33 @@ fn newest(
     })
 }
 
+/// Programs that exit and are started again: flags, what they run, and how their task reports it.
+const ENDS: &[(&str, &[&str], &str, &str)] = &[
+    ("again", &[], "exit 3", "exited with code 3; attempt 2"),
+    ("success", &[], "exit 0", "exited with code 0; attempt 2"),
+    (
+        "large",
+        &["--memory", "16Mi"],
+        "exec tail /dev/zero",
+        "ran out of memory (limit 16MiB; raise limits.memory)",
+    ),
+];
+
 #[test]
 fn exit_is_reported_by_kind() {
     let world = NodeFixture::new();
+    for (name, flags, script, _) in ENDS {
+        world.create_script(name, flags, script);
+    }
+    for (name, _, _, reason) in ENDS {
+        eventually(SOON, &format!("the end of {name}"), || {
+            let tasks = task_document::of_service(&world.node, name);
+            let is_told = tasks.iter().any(|task| task.reason.contains(reason));
+            if is_told { Ok(()) } else { Err(format!("{tasks:#?}")) }
+        });
+    }
+    let names: Vec<&str> = ENDS.iter().map(|(name, ..)| *name).collect();
+    world.warren().run_ok(&[&["service", "rm"][..], &names].concat());
     let patient = ["--restart-delay", "60s"];
     world.create_script("code", &patient, "exit 7");
     world.create_script("signal", &patient, "sh -c 'kill -SEGV $$'; exit $?");

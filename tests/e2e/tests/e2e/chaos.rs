@@ -40,7 +40,7 @@ enum KillTarget {
 
 #[test]
 fn killed_node_loses_nothing() {
-    run_kills(&KillTarget::Node, soak::count(10, 100));
+    run_kills(&KillTarget::Node, soak::count(6, 100));
 }
 
 #[test]

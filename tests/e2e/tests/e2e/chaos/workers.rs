@@ -30,7 +30,7 @@ const STEADY: (&str, usize) = ("steady", 6);
 
 #[test]
 fn agents_and_containerds_survive_kills() {
-    let blows = soak::count(15, 200);
+    let blows = soak::count(FAULTS.len(), 200);
     let seed = seed();
     println!("{SEED}={seed} repeats the changes and the moments of the blows");
     let mut dice = StdRng::seed_from_u64(seed);
@@ -49,10 +49,16 @@ fn agents_and_containerds_survive_kills() {
     assert_eq!(untouched.len(), replicas);
 
     let client = ChaosClient::start(cluster.warren(), dice.random(), TASKS - replicas);
+    let mut faults = Vec::new();
     for blow in 1..=blows {
         // Not a wait: the moment of the fault is the tested case.
         std::thread::sleep(LONGEST.mul_f64(dice.random()));
-        inject_fault(&mut cluster, &mut dice);
+        // All of them, in another order each time.
+        if faults.is_empty() {
+            faults.extend(FAULTS);
+        }
+        let fault = faults.swap_remove(dice.random_range(0..faults.len()));
+        inject_fault(&mut cluster, &mut dice, fault);
         client.assert_acknowledged(&cluster.warren(), blow);
     }
     let expected = client.end(blows);
@@ -80,33 +86,57 @@ fn agents_and_containerds_survive_kills() {
     }
 }
 
+/// What is done to a worker.
+#[derive(Debug, Clone, Copy)]
+enum WorkerFault {
+    AgentKilled,
+    AgentPaused,
+    ContainerdKilled,
+    ContainerdPaused,
+    BothKilled,
+}
+
+/// Each as often as it occurs among this many.
+const FAULTS: [WorkerFault; 10] = [
+    WorkerFault::AgentKilled,
+    WorkerFault::AgentKilled,
+    WorkerFault::AgentKilled,
+    WorkerFault::AgentKilled,
+    WorkerFault::AgentPaused,
+    WorkerFault::AgentPaused,
+    WorkerFault::ContainerdKilled,
+    WorkerFault::ContainerdKilled,
+    WorkerFault::ContainerdPaused,
+    WorkerFault::BothKilled,
+];
+
 /// One fault of one worker.
-fn inject_fault(cluster: &mut WorkerCluster, dice: &mut StdRng) {
+fn inject_fault(cluster: &mut WorkerCluster, dice: &mut StdRng, fault: WorkerFault) {
     let worker = dice.random_range(0..cluster.workers.len());
     let worker = &mut cluster.workers[worker];
     let pause = LONGEST.mul_f64(dice.random());
-    match dice.random_range(0..10) {
-        0..4 => {
+    match fault {
+        WorkerFault::AgentKilled => {
             worker.kill();
             worker.run_again();
         }
-        4..6 => {
+        WorkerFault::AgentPaused => {
             worker.process().pause();
             // Not a wait: the duration of the pause.
             std::thread::sleep(pause);
             worker.process().resume();
         }
-        6..8 => {
+        WorkerFault::ContainerdKilled => {
             kill(containerd_of(worker), Signal::SIGKILL).unwrap();
         }
-        8 => {
+        WorkerFault::ContainerdPaused => {
             let containerd = containerd_of(worker);
             kill(containerd, Signal::SIGSTOP).unwrap();
             // Not a wait: the duration of the pause.
             std::thread::sleep(pause);
             kill(containerd, Signal::SIGCONT).unwrap();
         }
-        _ => {
+        WorkerFault::BothKilled => {
             kill(containerd_of(worker), Signal::SIGKILL).unwrap();
             worker.kill();
             worker.run_again();

@@ -124,7 +124,7 @@ fn leave_of_stopped_worker_removes_containers() {
 
 #[test]
 fn killed_removal_finishes_without_a_manager() {
-    let mut cluster = busy("10s");
+    let mut cluster = busy("6s");
     let mut removed = cluster.workers.pop().unwrap();
     let note = removed.data_dir().join("worker").join("removed.json");
     cluster.ok("node rm w2 --force");
@@ -294,7 +294,7 @@ fn superseded_manager_keeps_tasks_until_rejoin() {
 #[test]
 fn manager_removed_while_down_cleans_up_after_kill() {
     let lab = NetworkSwitch::new();
-    let (first, mut removed) = busy_manager(&lab, "10s");
+    let (first, mut removed) = busy_manager(&lab, "6s");
     removed.kill();
     let before = task_document::pids(&removed);
     assert_eq!(before.len(), 2);

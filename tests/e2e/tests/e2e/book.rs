@@ -73,7 +73,7 @@ fn spread(via: &LabNode, count: usize, names: &[&str]) -> Result<Vec<usize>, Str
 
 #[test]
 fn five_minutes_are_as_written() {
-    let world = NodeFixture::with(named("node-1"));
+    let world = NodeFixture::bare(named("node-1"));
     for (tag, file) in [(NGINX, "1.tar"), ("docker.io/library/nginx:1.28", "2.tar")] {
         world.import(file, &demo::image(tag).unwrap().oci_archive());
     }

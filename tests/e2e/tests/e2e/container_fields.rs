@@ -201,7 +201,7 @@ fn every_field_reaches_the_container() {
     // The agent raises its own limit.
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard - 1, hard).unwrap();
-    let mut world = NodeFixture::new();
+    let mut world = NodeFixture::with_box();
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", world.node.process().pid())).unwrap();
     let limits = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
     let soft = limits.split_whitespace().next().unwrap();
@@ -275,7 +275,7 @@ fn capabilities() -> String {
 
 #[test]
 fn command_replaces_entrypoint_and_args_follow_dashes() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let image = TestImage::busybox(IMAGE).entrypoint(["echo", "entrypoint"]).arguments(["cmd"]);
     world.import("fields.tar", &image.oci_archive());
     let cases: [(&str, &[&str], &str); 4] = [
@@ -303,7 +303,7 @@ fn command_replaces_entrypoint_and_args_follow_dashes() {
 
 #[test]
 fn drain_delay_and_stop_grace_are_kept() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let hold = "sleep 1000 & wait; sleep 1000";
     let deaf = ["--drain-delay", "0s", "--stop-grace", "3s"];
     let polite = ["--drain-delay", "4s", "--stop-grace", "60s"];

@@ -18,7 +18,7 @@ const CONFLICT: i32 = 4;
 const MAX_GROWTH: u64 = 32 << 20;
 
 fn running(flags: &[&str]) -> NodeFixture {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.create_script("web", flags, "exec sleep 100000");
     world.wait_serving("web", 1);
     world

@@ -71,7 +71,7 @@ fn page(world: &NodeFixture, expected: &str) {
 
 #[test]
 fn documents_are_applied_compared_changed_pruned_and_removed() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let directory = world.node.scratch().join("shop");
     write(&directory, SERVICE, OTHERS);
     let path = directory.to_str().unwrap();

@@ -25,7 +25,7 @@ const MAX_GROWTH: u64 = 32 << 20;
 
 /// A node with a task `web.1` that sleeps, and what the node has then.
 fn sleeping() -> (NodeFixture, Inventory) {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.create_script("web", &[], "exec sleep 100000");
     world.wait_serving("web", 1);
     // What the first command leaves for all later ones: the directory of their pipes.

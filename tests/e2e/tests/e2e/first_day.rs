@@ -15,7 +15,7 @@ const READ_AS_NOBODY: &str =
 
 #[test]
 fn program_that_changes_its_user_gets_a_hint_about_its_secret() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let file = world.node.scratch().join("pw");
     std::fs::write(&file, "xyzzy").unwrap();
     world.ok(&format!("secret create pw {}", file.display()));

@@ -61,14 +61,27 @@ impl NodeFixture {
         NodeFixture::with(NodeOptions::default())
     }
 
+    /// A node with default options and the image [`BOX`].
+    #[track_caller]
+    pub fn with_box() -> NodeFixture {
+        NodeFixture::bare(NodeOptions::default())
+    }
+
     /// A node with `settings` and both images.
     #[track_caller]
     pub fn with(settings: NodeOptions) -> NodeFixture {
+        let world = NodeFixture::bare(settings);
+        world.import("web.tar", &WEB_ARCHIVE);
+        world
+    }
+
+    /// A node with `settings` and the image [`BOX`].
+    #[track_caller]
+    pub fn bare(settings: NodeOptions) -> NodeFixture {
         let lab = NetworkSwitch::new();
         let node = LabNode::start(lab.add_host(), settings);
         let world = NodeFixture { node, client_host: lab.add_host(), _lab: lab };
         world.import("box.tar", &BOX_ARCHIVE);
-        world.import("web.tar", &WEB_ARCHIVE);
         world
     }
 

@@ -53,7 +53,7 @@ fn shell(host: &LabHost, script: &str) -> String {
 
 #[test]
 fn connections_pass_with_both_ends_and_refusals_are_named() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     // A server that answers only after the end of what it is sent, and one that ends its own direction first.
     let servers = "nc -ll -p 7001 -e sh -c 'n=$(wc -c); echo got $n' & \
                    nc -ll -p 7002 -e sh -c 'echo bye; exec 1>&-; cat >/tmp/kept' & \

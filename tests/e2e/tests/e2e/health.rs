@@ -39,7 +39,7 @@ struct HealthFixture {
 
 impl HealthFixture {
     fn start() -> HealthFixture {
-        let world = NodeFixture::new();
+        let world = NodeFixture::with_box();
         let layer = ImageLayer::new().directory("/www", 0o755).directory("/www/cgi-bin", 0o755);
         let layer = layer.file("/www/cgi-bin/answer", ANSWER, 0o755).file("/www/index.html", "hello", 0o644);
         let image =

@@ -289,7 +289,7 @@ fn port_of_another_program_degrades_the_network_and_stops_no_task() {
 
 #[test]
 fn crashing_container_backs_off_and_is_replaced() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.create_script("loop", &[], "exit 3");
     for attempt in [2, 3, 4] {
         eventually(SOON, &format!("attempt {attempt}"), || {

@@ -14,7 +14,7 @@ const NOT_FOUND: i32 = 3;
 
 #[test]
 fn lines_are_read_through_the_manager() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.create_script("web", &[], "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done; sleep 1000");
     world.wait_serving("web", 1);
     let read = |flags: &[&str]| world.warren().run(&[&["task", "logs", "web.1"][..], flags].concat());
@@ -78,7 +78,7 @@ fn follow_sees_every_line_across_agent_kill() {
 
 #[test]
 fn log_size_is_bounded_and_newest_lines_stay() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let script = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); echo $i xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done; \
                   sleep 1000";
     world.create_script("flood", &["--log-max-size", "256Ki", "--log-files", "3"], script);
@@ -110,7 +110,7 @@ fn walk(directory: &std::path::Path) -> u64 {
 
 #[test]
 fn lines_written_without_agent_are_kept() {
-    let mut world = NodeFixture::new();
+    let mut world = NodeFixture::with_box();
     world.create_script("web", &[], "i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done");
     let task = world.wait_serving("web", 1).remove(0);
     // Without an answer, the output is text of the CLI.

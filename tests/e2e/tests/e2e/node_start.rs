@@ -198,7 +198,7 @@ fn node_of_a_unit_reports_that_it_serves_and_is_recognized_by_the_checks() {
     let systemd = UnixDatagram::bind(&notifications).unwrap();
     systemd.set_read_timeout(Some(SOON_TOLD)).unwrap();
     let options = NodeOptions::default().environment("NOTIFY_SOCKET", notifications.to_str().unwrap());
-    let mut world = NodeFixture::with(options);
+    let mut world = NodeFixture::bare(options);
     let mut notification = [0; 64];
     let length = systemd.recv(&mut notification).unwrap();
     assert_eq!(&notification[..length], b"READY=1");

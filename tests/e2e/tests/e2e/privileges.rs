@@ -19,7 +19,7 @@ fn beside(world: &NodeFixture, service: &str, script: &str) -> String {
 
 #[test]
 fn own_seccomp_profile_holds_in_the_container_and_beside_it() {
-    let mut world = NodeFixture::new();
+    let mut world = NodeFixture::with_box();
     let file = world.node.scratch().join("strict.json");
     std::fs::write(&file, NO_DIRECTORIES).unwrap();
     world.warren().run_ok(&["config", "create", "strict", file.to_str().unwrap()]);
@@ -49,7 +49,7 @@ fn own_seccomp_profile_holds_in_the_container_and_beside_it() {
 
 #[test]
 fn tasks_take_the_default_of_the_cluster_for_new_privileges() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.create_script("early", &["--replicas", "0"], "exit");
     world.ok("cluster update --no-new-privileges on");
     let weak = world.ok("cluster check-security");

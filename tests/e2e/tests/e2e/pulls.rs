@@ -33,7 +33,7 @@ fn trusting() -> NodeOptions {
 
 impl RegistryFixture {
     fn start() -> RegistryFixture {
-        let world = NodeFixture::with(trusting());
+        let world = NodeFixture::bare(trusting());
         let address = SocketAddr::new(world.client_host.address().into(), PORT);
         let registry = TestRegistry::start_at(address, |program| world.client_host.command(program));
         RegistryFixture { registry, world }
@@ -148,7 +148,7 @@ fn failed_pull_shows_reason_and_is_retried() {
 
 #[test]
 fn private_and_missing_registry_errors_differ() {
-    let world = NodeFixture::with(trusting());
+    let world = NodeFixture::bare(trusting());
     let address = SocketAddr::new(world.client_host.address().into(), PORT);
     let registry = TestRegistry::start_private_at(address, |program| world.client_host.command(program));
     let reference = registry.push("shop/web", "1", &TestImage::busybox("warren.local/x:1").oci_archive());
@@ -176,7 +176,7 @@ fn log_in(world: &NodeFixture, registry: &str, user: &str, password: &str, flags
 
 #[test]
 fn stored_credential_pulls_from_private_registry() {
-    let world = NodeFixture::with(trusting());
+    let world = NodeFixture::bare(trusting());
     let address = SocketAddr::new(world.client_host.address().into(), PORT);
     let registry = TestRegistry::start_private_at(address, |program| world.client_host.command(program));
     let image = TestImage::busybox("warren.local/x:1").entrypoint(["sleep", "1000"]);
@@ -219,7 +219,7 @@ fn stored_credential_pulls_from_private_registry() {
 /// The manager proves who pulls, and the node only that it may.
 #[test]
 fn node_pulls_with_a_token_of_the_repository() {
-    let world = NodeFixture::with(trusting());
+    let world = NodeFixture::bare(trusting());
     let at = |port| SocketAddr::new(world.client_host.address().into(), port);
     let images = TestRegistry::start_at(at(PORT), |program| world.client_host.command(program));
     let namespace = world.client_host.netns().path();

@@ -38,7 +38,7 @@ const ENDS: &[(&str, &[&str], &str, &str)] = &[
 
 #[test]
 fn exit_is_reported_by_kind() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     for (name, flags, script, _) in ENDS {
         world.create_script(name, flags, script);
     }
@@ -108,7 +108,7 @@ fn restart_policy_is_obeyed() {
 
 #[test]
 fn restart_delays_grow_and_are_shown() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.create_script(
         "web",
         &["--restart-delay", "400ms", "--restart-max", "5"],

@@ -11,7 +11,7 @@ const CONFLICT: i32 = 4;
 
 #[test]
 fn restarted_task_is_stopped_in_order_and_replaced() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let script = "trap 'echo asked to stop; exit 3' TERM; echo begun; while true; do sleep 0.1; done";
     world.create_script("web", &["--replicas", "2", "--stop-grace", "10s"], script);
     let before = world.wait_serving("web", 2);
@@ -43,7 +43,7 @@ fn restarted_task_is_stopped_in_order_and_replaced() {
 
 #[test]
 fn output_is_printed_from_now_on_until_the_task_ends() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let script = "echo earlier; while [ ! -e /tmp/end ]; do sleep 0.1; echo now; done; echo last >&2; exit 7";
     world.create_script("web", &["--restart", "none"], script);
     world.wait_serving("web", 1);
@@ -67,7 +67,7 @@ fn attach_with_input(world: &NodeFixture) -> Child {
 
 #[test]
 fn input_stays_open_until_a_client_ends_it() {
-    let mut world = NodeFixture::new();
+    let mut world = NodeFixture::with_box();
     world.create_script("web", &["--restart", "none", "--stdin"], "cat; echo end; exit 5");
     world.wait_serving("web", 1);
     let mut first = attach_with_input(&world);

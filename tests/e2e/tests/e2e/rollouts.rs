@@ -13,7 +13,7 @@ fn inspect(world: &NodeFixture, name: &str) -> Value {
 
 #[test]
 fn crashing_service_is_never_ready() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let warren = world.warren().settling();
     let create = ["service", "create", "crash", "--image", BOX, "--", "sh", "-c", "echo fatal; exit 1"];
     let output = warren.run_refused(&create, FAILED);
@@ -38,7 +38,7 @@ fn crashing_service_is_never_ready() {
 
 #[test]
 fn database_goes_back_from_an_image_that_never_ran() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let flags = ["--volume", "data:/data", "--restart-max", "1", "--restart-delay", "100ms"];
     world.create_script(
         "db",
@@ -79,7 +79,7 @@ fn database_goes_back_from_an_image_that_never_ran() {
 
 #[test]
 fn failed_update_goes_back_and_lists_what_it_takes_back() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let file = world.node.scratch().join("c");
     std::fs::write(&file, "one").unwrap();
     world.ok(&format!("config create c {}", file.display()));

@@ -66,7 +66,7 @@ fn wait_for_output(world: &NodeFixture, name: &str, expected: &str) {
 
 #[test]
 fn secret_files_have_owner_mode_and_are_read_only() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.import("reader.tar", &reader().oci_archive());
     let (warren, scratch) = (world.warren(), world.node.scratch().to_owned());
     create(&warren, &scratch, "secret", "db", "hunter2");
@@ -147,7 +147,7 @@ fn secret_files_have_owner_mode_and_are_read_only() {
 
 #[test]
 fn new_secret_version_rolls_services_and_rollback_restores() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.import("reader.tar", &reader().oci_archive());
     let (warren, scratch) = (world.warren(), world.node.scratch().to_owned());
     create(&warren, &scratch, "secret", "db", "one");
@@ -194,7 +194,7 @@ fn new_secret_version_rolls_services_and_rollback_restores() {
 
 #[test]
 fn templates_are_filled_in_where_the_task_runs() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.ok(&format!("node update {} --label-add zone=north", world.node.name()));
     world.import("reader.tar", &reader().oci_archive());
     let (warren, scratch) = (world.warren(), world.node.scratch().to_owned());
@@ -262,7 +262,7 @@ fn files_with(directory: &Path, needle: &[u8]) -> (Vec<String>, usize) {
 
 #[test]
 fn secret_bytes_are_only_in_memory() {
-    let mut world = NodeFixture::new();
+    let mut world = NodeFixture::with_box();
     world.import("reader.tar", &reader().oci_archive());
     let warren = world.warren();
     let mut command = warren.command(&["secret", "create", "db", "-"]);
@@ -408,7 +408,7 @@ fn task_with_secret_restarts_without_manager_until_reboot() {
 
 #[test]
 fn bad_contents_are_refused_with_the_reason() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let (warren, scratch) = (world.warren(), world.node.scratch().to_owned());
     create(&warren, &scratch, "secret", "db", "hunter2");
     create(&warren, &scratch, "config", "app", "text");

@@ -79,7 +79,7 @@ pub(super) struct Project {
 impl Project {
     #[track_caller]
     pub(super) fn new() -> Project {
-        let it = Project { world: NodeFixture::new() };
+        let it = Project { world: NodeFixture::with_box() };
         it.write("compose.yaml", SHOP);
         it.write("key.txt", "secret one\n");
         it.write("front.env", "FROM_FILE=from a file\n");

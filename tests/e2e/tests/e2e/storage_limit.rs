@@ -25,7 +25,7 @@ struct StorageFixture {
 impl StorageFixture {
     #[track_caller]
     fn new() -> StorageFixture {
-        let mut world = NodeFixture::with(NodeOptions::default().small_disk(MEBIBYTES));
+        let mut world = NodeFixture::bare(NodeOptions::default().small_disk(MEBIBYTES));
         world.create_script("calm", &["--storage-limit", "20M"], "sleep 1000");
         let calm = world.wait_serving("calm", 1).remove(0);
         let pids = pids(&mut world, &calm);

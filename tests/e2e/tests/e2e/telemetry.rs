@@ -199,7 +199,7 @@ fn metrics_change_with_activity() {
 
 #[test]
 fn used_metrics_address_is_reported() {
-    let mut world = NodeFixture::new();
+    let mut world = NodeFixture::with_box();
     // Another process listens on the metrics address.
     world.node.stop();
     let _occupant = world.occupy(9090);
@@ -212,7 +212,7 @@ fn used_metrics_address_is_reported() {
 
 #[test]
 fn metrics_none_opens_no_port() {
-    let world = NodeFixture::with(NodeOptions::default().argument("--metrics-listen").argument("none"));
+    let world = NodeFixture::bare(NodeOptions::default().argument("--metrics-listen").argument("none"));
     let mut ss = world.node.host().command("ss");
     ss.args(["-Hlnt", "sport = :9090"]);
     assert_eq!(tool::stdout(ss, Duration::from_secs(5)).unwrap(), "");

@@ -106,7 +106,7 @@ fn paused_update_keeps_old_tasks() {
 
 #[test]
 fn rollback_restores_the_revision() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.create_script("web", &["--env", "A=1"], "echo $A $B; sleep 1000");
     let says = |expected: &str| {
         eventually(SOON, &format!("a task with the reason {expected:?}"), || {
@@ -138,7 +138,7 @@ fn rollback_restores_the_revision() {
 
 #[test]
 fn every_task_of_a_revision_runs_the_same_image() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let tagged = "warren.local/moving:1";
     let says = |text: &'static str| {
         let image = TestImage::busybox(tagged).entrypoint(["sh", "-c"]);

@@ -103,7 +103,7 @@ fn root_of_a_container_has_no_rights_on_the_node_and_all_else_works() {
 
 #[test]
 fn bind_that_cannot_have_other_ids_is_the_reason_of_the_task() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let stuck = world.node.scratch().join("stuck");
     fs::create_dir(&stuck).unwrap();
     let stuck = stuck.to_str().unwrap();

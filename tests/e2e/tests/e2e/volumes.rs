@@ -38,7 +38,7 @@ fn wait_for_output(world: &NodeFixture, name: &str, expected: &str) {
 
 #[test]
 fn data_outlives_tasks_services_and_the_node() {
-    let mut world = NodeFixture::new();
+    let mut world = NodeFixture::with_box();
     let script = holding("echo line >>/data/log; wc -l </data/log");
     world.warren().run_ok(&words("first", &["--volume", "data:/data"], &script));
     wait_for_output(&world, "first", "1");
@@ -88,7 +88,7 @@ fn data_outlives_tasks_services_and_the_node() {
 
 #[test]
 fn empty_volume_is_filled_from_image() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let layer = ImageLayer::new()
         .directory("/seed", 0o750)
         .file("/seed/config", "from the image\n", 0o640)
@@ -126,7 +126,7 @@ fn empty_volume_is_filled_from_image() {
 
 #[test]
 fn symlink_in_volume_cannot_escape() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     let outside = world.node.scratch().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("precious"), "of the host").unwrap();
@@ -217,7 +217,7 @@ fn task_follows_its_volume_or_stays_pending() {
 
 #[test]
 fn bad_volumes_are_refused_with_the_reason() {
-    let world = NodeFixture::new();
+    let world = NodeFixture::with_box();
     world.ok("volume create data");
     let new = "service create new --image warren.local/box:1";
     let cases: [(String, i32, &str); 13] = [

@@ -77,6 +77,13 @@ impl TestImage {
         Ok(TestImage::new(reference).layer(layer).entrypoint([path]))
     }
 
+    /// The same image, known as `reference`.
+    #[must_use]
+    pub fn known_as(mut self, reference: &str) -> TestImage {
+        self.reference = reference.to_owned();
+        self
+    }
+
     /// Adds `layer` on top of the existing layers.
     #[must_use]
     pub fn layer(mut self, layer: ImageLayer) -> TestImage {

@@ -1,14 +1,13 @@
 //! The commands of the first pages of the book, as a reader gives them.
 
 use warren_testkit::cli::WarrenCli;
-use warren_testkit::demo;
 use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::netns::{LabHost, NetworkSwitch};
 use warren_testkit::node::{LabNode, NodeOptions};
 use warren_testkit::tool;
 use warren_testkit::wait::eventually;
 
-use crate::e2e::fixture::{NodeFixture, SOON};
+use crate::e2e::fixture::{NodeFixture, SOON, web_image};
 use crate::e2e::task_document;
 use crate::e2e::traffic::ClientLocation;
 
@@ -75,7 +74,7 @@ fn spread(via: &LabNode, count: usize, names: &[&str]) -> Result<Vec<usize>, Str
 fn five_minutes_are_as_written() {
     let world = NodeFixture::bare(named("node-1"));
     for (tag, file) in [(NGINX, "1.tar"), ("docker.io/library/nginx:1.28", "2.tar")] {
-        world.import(file, &demo::image(tag).unwrap().oci_archive());
+        world.import(file, &web_image().clone().known_as(tag).oci_archive());
     }
     let warren = world.warren();
     let [first, look, change, broken, repair, remove] =

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, channel};
 use warren_testkit::image::TestImage;
 use warren_testkit::netns::NetworkSwitch;
 use warren_testkit::node::{LabNode, NodeOptions};
+use warren_testkit::tool;
 use warren_testkit::wait::{WaitResult, eventually};
-use warren_testkit::{demo, tool};
 
 use crate::e2e::cluster::WorkerCluster;
 use crate::e2e::fixture::{BOX, SOON, WEB, web_image};
@@ -77,7 +77,7 @@ impl Client {
 #[test]
 fn example_of_the_readme_works() {
     let cluster = two_workers();
-    let db = demo::image("docker.io/shop/db:1").unwrap();
+    let db = web_image().clone().known_as("docker.io/shop/db:1");
     let web = TestImage::busybox("docker.io/shop/web:1").arguments(["sleep", "1000000"]);
     for (file, image) in [("db.tar", db), ("web.tar", web)] {
         cluster.import(file, &image.oci_archive());

@@ -4,6 +4,7 @@
 //! its own containerd, and a second host as a client. Cases that need no separate node share one and are rows
 //! of a table: `container_fields::FIELDS`, `invalid_input::REFUSED`, `invalid_input::BROKEN`,
 //! `node_start::STARTS`.
+//! Tests start in the order of their names. One that takes a minute is not among the last ones, where it would run alone.
 //! No test may rely on Warren's records where it can read the state of the machine itself.
 
 #![allow(clippy::unwrap_used)]
@@ -23,6 +24,7 @@ mod e2e {
     pub mod first_day;
     pub mod fixture;
     pub mod forward;
+    pub mod full_worker_disk;
     pub mod getting_started;
     pub mod handover;
     pub mod health;
@@ -33,12 +35,14 @@ mod e2e {
     pub mod lost_containerd;
     pub mod lost_machines;
     pub mod manager_disk;
+    pub mod manager_upgrade;
     pub mod managers;
     pub mod network_repair;
     pub mod networks;
     pub mod node_cleanup;
     pub mod node_restart;
     pub mod node_start;
+    pub mod node_verification;
     pub mod orphans;
     pub mod privileges;
     pub mod published_files;
@@ -58,9 +62,6 @@ mod e2e {
     pub mod three_managers;
     pub mod traffic;
     pub mod updates;
-    pub mod upgrade;
     pub mod user_namespaces;
-    pub mod verification;
     pub mod volumes;
-    pub mod worker_disk;
 }

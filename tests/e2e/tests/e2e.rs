@@ -4,7 +4,8 @@
 //! its own containerd, and a second host as a client. Cases that need no separate node share one and are rows
 //! of a table: `container_fields::FIELDS`, `invalid_input::REFUSED`, `invalid_input::BROKEN`,
 //! `node_start::STARTS`.
-//! Tests start in the order of their names. One that takes a minute is not among the last ones, where it would run alone.
+//! Tests start in the order of their names. One that takes a minute is not among the last ones, where it would run
+//! alone.
 //! No test may rely on Warren's records where it can read the state of the machine itself.
 
 #![allow(clippy::unwrap_used)]

@@ -56,23 +56,14 @@ pub fn assert_nothing_is_left(node: &LabNode, untouched: &Netns) {
 }
 
 #[test]
-fn node_with_tasks_keeps_them() {
-    let mut world = NodeFixture::new();
-    world.ok(&format!("service create web --image {WEB} --publish 8088:80"));
-    world.wait_serving("web", 1);
-    let before = task_document::pids(&world.node);
-    assert!(world.node.stop().success());
-    assert_eq!(task_document::pids(&world.node), before);
-    world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1"]);
-}
-
-#[test]
-fn stopped_node_leaves_no_secret() {
+fn stopped_node_keeps_its_tasks_and_later_leaves_no_secret() {
     let mut world = NodeFixture::new();
     let secret = world.node.scratch().join("secret");
     std::fs::write(&secret, "hunter2").unwrap();
     world.warren().run_ok(&["secret", "create", "db", secret.to_str().unwrap()]);
-    world.ok(&format!("service create web --image {WEB} --secret db"));
+    world.ok(&format!("service create web --image {WEB} --secret db --publish 8088:80"));
+    world.wait_serving("web", 1);
+    let before = task_document::pids(&world.node);
     let mounts = |node: &LabNode| {
         let inventory = node.kernel_inventory();
         inventory
@@ -85,6 +76,8 @@ fn stopped_node_leaves_no_secret() {
     // As long as a task runs, its resources stay.
     assert!(world.node.stop().success());
     assert_eq!(mounts(&world.node).len(), 1);
+    assert_eq!(task_document::pids(&world.node), before);
+    world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1"]);
     world.node.run_again();
     world.node.wait_ready();
     world.wait_serving("web", 1);

@@ -146,21 +146,6 @@ fn failed_pull_shows_reason_and_is_retried() {
     assert!(!images.contains("absent") && !images.contains("foreign"), "{images}");
 }
 
-#[test]
-fn private_and_missing_registry_errors_differ() {
-    let world = NodeFixture::bare(trusting());
-    let address = SocketAddr::new(world.client_host.address().into(), PORT);
-    let registry = TestRegistry::start_private_at(address, |program| world.client_host.command(program));
-    let reference = registry.push("shop/web", "1", &TestImage::busybox("warren.local/x:1").oci_archive());
-    world.ok(&format!("service create web --detach --image {reference}"));
-    eventually(SOON, "the refusal", || {
-        let tasks = task_document::of_service(&world.node, "web");
-        let refused =
-            tasks.iter().any(|task| task.state == "REJECTED" && task.reason.contains("credentials"));
-        if refused { Ok(()) } else { Err(format!("{tasks:#?}")) }
-    });
-}
-
 /// Stores a credential of `user` for the registry.
 #[track_caller]
 fn log_in(world: &NodeFixture, registry: &str, user: &str, password: &str, flags: &[&str]) {

@@ -37,8 +37,14 @@ const ENDS: &[(&str, &[&str], &str, &str)] = &[
 ];
 
 #[test]
-fn exit_is_reported_by_kind() {
+fn exit_is_reported_by_kind_and_delays_grow() {
     let world = NodeFixture::with_box();
+    exit_is_reported_by_kind(&world);
+    restart_delays_grow_and_are_shown(&world);
+}
+
+#[track_caller]
+fn exit_is_reported_by_kind(world: &NodeFixture) {
     for (name, flags, script, _) in ENDS {
         world.create_script(name, flags, script);
     }
@@ -60,7 +66,7 @@ fn exit_is_reported_by_kind() {
         [("code", "exited with code 7"), ("signal", "SIGSEGV"), ("memory", "memory"), ("absent", "code 127")]
     {
         let says_when = |task: &TaskDocument| name == "absent" || task.next_attempt.is_some();
-        newest(&world, name, "to say why and when it tries again", |task| {
+        newest(world, name, "to say why and when it tries again", |task| {
             task.reason.contains(mentions) && says_when(task)
         });
     }
@@ -106,15 +112,14 @@ fn restart_policy_is_obeyed() {
     });
 }
 
-#[test]
-fn restart_delays_grow_and_are_shown() {
-    let world = NodeFixture::with_box();
+#[track_caller]
+fn restart_delays_grow_and_are_shown(world: &NodeFixture) {
     world.create_script(
         "web",
         &["--restart-delay", "400ms", "--restart-max", "5"],
         "cut -d ' ' -f 1 /proc/uptime; exit 1",
     );
-    let task = newest(&world, "web", "to have tried four times", |task| task.attempt >= 4);
+    let task = newest(world, "web", "to have tried four times", |task| task.attempt >= 4);
     let text = eventually(SOON, "four starts", || {
         let text = task_document::output(&world.node, &task);
         if text.lines().count() >= 4 { Ok(text) } else { Err(text) }

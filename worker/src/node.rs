@@ -90,10 +90,10 @@ fn read_line(path: &str) -> String {
 pub(crate) fn disk(path: &std::path::Path) -> Option<meter::DiskUsage> {
     let found = statvfs(path).ok()?;
     let bytes = |blocks| found.fragment_size().saturating_mul(blocks);
-    let total = bytes(found.blocks());
-    // Space reserved for root counts as used, as in `df`.
-    let free = bytes(found.blocks_available());
-    Some(meter::DiskUsage { used: Bytes(total.saturating_sub(free)), total: Bytes(total) })
+    let used = bytes(found.blocks().saturating_sub(found.blocks_free()));
+    // Space that is reserved for root counts neither as used nor as free, as in the percentage of `df`.
+    let total = used.saturating_add(bytes(found.blocks_available()));
+    Some(meter::DiskUsage { used: Bytes(used), total: Bytes(total) })
 }
 
 #[cfg(test)]

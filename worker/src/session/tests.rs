@@ -78,7 +78,8 @@ impl TestNode {
         let dir = tempfile::tempdir().unwrap();
         let directories = TaskDirs::new(dir.path().to_owned());
         let (runtime, images) = (FakeRuntime::new(), images());
-        let (reporter, meter) = (Arc::<TaskReporter>::default(), Arc::new(NodeMeter::new("/".into())));
+        // A file system without a size: images must not be collected because the machine's disk is nearly full.
+        let (reporter, meter) = (Arc::<TaskReporter>::default(), Arc::new(NodeMeter::new("/proc".into())));
         let desired_state = watch::Sender::new(desired_state);
         let expected = desired_state.subscribe();
         let network_view = watch::Sender::new(NetworkView::default());

@@ -190,7 +190,8 @@ fn read_disk(path: &Path) -> Option<LayerDisk> {
     let found = statvfs(path).ok()?;
     let bytes = |blocks| Bytes(found.fragment_size().saturating_mul(blocks));
     Some(LayerDisk {
-        total: bytes(found.blocks()),
+        // Without the space that is reserved for root.
+        total: bytes(found.blocks().saturating_sub(found.blocks_free()) + found.blocks_available()),
         free: bytes(found.blocks_available()),
         inodes: found.files(),
         free_inodes: found.files_available(),

@@ -19,7 +19,10 @@ const CLIENTS: usize = 16;
 /// Objects of each kind. Few, so that their writers compete.
 const OBJECTS: usize = 2;
 
-/// In each round every client updates one service and one config.
+/// In each round every client updates one service and one config: 1,024 updates.
+const UPDATE_ROUNDS: usize = 32;
+
+/// Rounds of removals.
 fn rounds() -> usize {
     soak::count(10, 100)
 }
@@ -123,7 +126,7 @@ async fn concurrent_updates_get_their_own_answer() {
     // Every write has a unique value.
     let mut values = 2..;
     let (mut writes, mut stale, mut accepted) = (Vec::new(), 0, 0);
-    for _ in 0..rounds() {
+    for _ in 0..UPDATE_ROUNDS {
         let updates = clients.iter().enumerate().map(|(number, client)| {
             let (name, values) = (name(number), [values.next().unwrap(), values.next().unwrap()]);
             async move {
@@ -140,7 +143,7 @@ async fn concurrent_updates_get_their_own_answer() {
     }
     let found =
         AnswerFindings { stale_sets: stale, accepted_stale_sets: accepted, ..AnswerFindings::of(&writes) };
-    let (updates, stale_sets) = (rounds() * CLIENTS * 2, rounds() * (CLIENTS - OBJECTS) * 2);
+    let (updates, stale_sets) = (UPDATE_ROUNDS * CLIENTS * 2, UPDATE_ROUNDS * (CLIENTS - OBJECTS) * 2);
     assert_eq!(found, AnswerFindings { updates, stale_sets, ..AnswerFindings::default() });
 }
 

@@ -158,7 +158,7 @@ fn run_step(cluster: &mut TestCluster, step: Step) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: soak::count(24, 500) as u32, failure_persistence: None, ..ProptestConfig::default()
+        cases: soak::count(12, 500) as u32, failure_persistence: None, ..ProptestConfig::default()
     })]
 
     /// Whatever happens to nodes and to the number of replicas, a task without a node is one of those that fit

@@ -10,7 +10,7 @@ use warren_test_history::{LinearizabilityVerdict, SearchLimit, check};
 use warren_testkit::cli::binary;
 use warren_testkit::node::NodeOptions;
 use warren_testkit::scratch::ScratchDir;
-use warren_testkit::tool;
+use warren_testkit::{soak, tool};
 
 use crate::e2e::three_managers::ThreeManagers;
 
@@ -84,7 +84,7 @@ fn three_managers_are_upgraded_under_load() {
         managers: trio.addresses(),
         registers: 4,
         clients: 6,
-        pause: Duration::from_millis(10),
+        pause: Duration::from_millis(soak::count(50, 10) as u64),
         netns: Some(clients.netns().path()),
         seed: 1,
     };

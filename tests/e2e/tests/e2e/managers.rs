@@ -147,7 +147,7 @@ fn three_managers_survive_any_single_fault() {
         managers: trio.addresses(),
         registers: 4,
         clients: 6,
-        pause: Duration::from_millis(10),
+        pause: Duration::from_millis(soak::count(30, 10) as u64),
         netns: Some(clients.netns().path()),
         seed,
     };

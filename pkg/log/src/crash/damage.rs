@@ -157,9 +157,9 @@ fn flip_bits(engine: LogEngine, end: ShutdownKind, seed: u64, count: usize) {
     let important = |at: usize| at % 4096 < 320 && at < 8192;
     let is_receipt = |file: usize| sample.files[file].0.extension().is_some_and(|kind| kind == "receipt");
     let is_chosen = |number: usize, file: usize, at: usize| match engine {
-        LogEngine::Redb => number % soak::count(3, 1) == 0,
+        LogEngine::Redb => number.is_multiple_of(soak::count(3, 1)),
         // It takes longer to open, and has no header there: the watermark's numbers are what matters.
-        LogEngine::Sled => number % soak::count(9, 1) == 0 || (is_receipt(file) && at % 4096 < 12),
+        LogEngine::Sled => number.is_multiple_of(soak::count(9, 1)) || (is_receipt(file) && at % 4096 < 12),
     };
     let (mut exact, mut refused) = (0, 0);
     for (number, (file, at)) in places.iter().copied().enumerate() {

@@ -42,16 +42,16 @@ pub struct ImagePinner {
     known: Arc<KnownDigests>,
     pin_writes: Arc<Semaphore>,
     reason_writes: Arc<Semaphore>,
-    /// An import was recorded.
-    imported: Arc<Notify>,
 }
 
 /// What is being done for a service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 struct RunningStep {
     revision: u64,
     /// What an import gave its image.
     import: Option<ImageDigest>,
+    /// Notified when that has changed.
+    imported: Arc<Notify>,
 }
 
 impl ImagePinner {
@@ -64,7 +64,6 @@ impl ImagePinner {
             known: Arc::new(KnownDigests::new()),
             pin_writes: Arc::new(Semaphore::new(MAX_WRITES)),
             reason_writes: Arc::new(Semaphore::new(MAX_WRITES)),
-            imported: Arc::default(),
         }
     }
 
@@ -78,15 +77,19 @@ impl ImagePinner {
             self.running().remove(&id);
             return RunOutcome::Done;
         };
-        let step = RunningStep { revision, import };
-        let before = self.running().insert(id, step.clone());
-        match before {
-            Some(before) if before == step => {}
-            Some(before) if before.revision == revision => self.imported.notify_waiters(),
-            _ => {
+        let mut running = self.running();
+        match running.get_mut(&id).filter(|step| step.revision == revision) {
+            Some(step) if step.import == import => {}
+            Some(step) => {
+                step.import = import;
+                step.imported.notify_waiters();
+            }
+            None => {
+                let imported = Arc::<Notify>::default();
+                running.insert(id, RunningStep { revision, import, imported: imported.clone() });
                 let pinner = self.clone();
                 self.api.shutdown.spawn_cancellable("image-pin", async move {
-                    pinner.resolve(id, revision).await;
+                    pinner.resolve(id, revision, &imported).await;
                     pinner.end(id, revision);
                 });
             }
@@ -95,7 +98,7 @@ impl ImagePinner {
     }
 
     /// Asks until the image is pinned, or need not be asked for any more.
-    async fn resolve(&self, id: ServiceId, revision: u64) {
+    async fn resolve(&self, id: ServiceId, revision: u64, imported: &Notify) {
         let Some(ImageStep { image, .. }) = self.next_step(id, revision) else { return };
         let (image, registry) = (&image, &self.queue.registry(&registry_host(&image)));
         let began = Instant::now();
@@ -116,7 +119,7 @@ impl ImagePinner {
             let is_outdated = move || is_unreachable && registry.has_answered_since(failed_at);
             self.pin_known(id, revision, image, known, unresolved, is_outdated)
         };
-        repeat(&self.imported, &registry.reached, attempt, find, settle).await;
+        repeat(imported, &registry.reached, attempt, find, settle).await;
     }
 
     /// Pins what an import or the registry says, unless nothing is to be done any more.

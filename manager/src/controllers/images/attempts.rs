@@ -23,7 +23,8 @@ pub(super) struct Unresolved {
 
 /// Makes attempts until one succeeds. After a failure `find` looks for something else, with the number of attempts, and
 /// `settle` uses what it returns, and returns whether that succeeded. The next attempt comes after a while, or when
-/// `imported` is notified, or, if the registry was not reached, `reached`, which also ends `find`.
+/// `imported` is notified, which also ends `attempt` and `find`, or, if the registry was not reached, `reached`, which
+/// also ends `find`.
 pub(super) async fn repeat<A, F, S>(
     imported: &Notify,
     reached: &Notify,
@@ -41,16 +42,28 @@ pub(super) async fn repeat<A, F, S>(
         imported.as_mut().enable();
         let mut reached = pin!(reached.notified());
         reached.as_mut().enable();
-        let Err(unresolved) = attempt().await else { return };
+        let unresolved = tokio::select! {
+            biased;
+            outcome = attempt() => match outcome {
+                Ok(()) => return,
+                Err(unresolved) => unresolved,
+            },
+            () = imported.as_mut() => {
+                failures = 0;
+                continue;
+            }
+        };
         let is_unreachable = unresolved.is_unreachable;
         failures += 1;
         let found = tokio::select! {
             biased;
-            () = reached.as_mut(), if is_unreachable => {
-                failures = 0;
-                continue;
-            }
-            found = find(attempts, unresolved) => found,
+            () = imported.as_mut() => None,
+            () = reached.as_mut(), if is_unreachable => None,
+            found = find(attempts, unresolved) => Some(found),
+        };
+        let Some(found) = found else {
+            failures = 0;
+            continue;
         };
         if settle(found).await {
             return;
@@ -84,6 +97,8 @@ mod tests {
         reached: Notify,
         is_on: AtomicBool,
         attempts: AtomicU32,
+        /// Attempts get no answer.
+        is_silent: AtomicBool,
         /// `find` does not end.
         is_search_endless: bool,
     }
@@ -92,6 +107,9 @@ mod tests {
         async fn attempt(&self, is_unreachable: bool) -> Result<(), Unresolved> {
             self.attempts.fetch_add(1, Ordering::Relaxed);
             let is_on = self.is_on.load(Ordering::Relaxed);
+            if self.is_silent.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
             // What happens between the answer of the registry and the wait is not lost.
             tokio::task::yield_now().await;
             let reason = Some("no route".to_owned());
@@ -172,6 +190,21 @@ mod tests {
         image.is_on.store(true, Ordering::Relaxed);
         image.reached.notify_waiters();
         assert!(ends(&mut repeated).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn import_ends_the_search_and_an_attempt_without_an_answer() {
+        let searching = FakeImage { is_search_endless: true, ..FakeImage::default() };
+        let asking = FakeImage { is_silent: true.into(), ..FakeImage::default() };
+        for image in [searching, asking].map(Arc::new) {
+            let mut repeated = image.repeat(false);
+            assert!(timeout(Duration::from_secs(600), &mut repeated).await.is_err());
+            assert_eq!(image.attempts.load(Ordering::Relaxed), 1);
+            image.is_on.store(true, Ordering::Relaxed);
+            image.is_silent.store(false, Ordering::Relaxed);
+            image.imported.notify_waiters();
+            assert!(ends(&mut repeated).await);
+        }
     }
 
     #[tokio::test(start_paused = true)]

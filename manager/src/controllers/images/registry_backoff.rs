@@ -67,6 +67,13 @@ impl RegistryBackoff {
         }
     }
 
+    /// Whoever asked the question after [`Admission::Probe`] does not wait for its answer any more.
+    pub fn abandon_probe(&mut self, now: Instant) {
+        if let Some(outage) = &mut self.outage {
+            outage.until = now;
+        }
+    }
+
     /// Records the answer to a question that was admitted at `began`; `chance` selects the back-off. Returns whether
     /// the registry is reached again.
     pub fn record(

@@ -75,6 +75,15 @@ impl Registry {
     }
 }
 
+/// Lets another question be the first after a back-off when it is dropped.
+struct AbandonedProbe<'a>(&'a Registry);
+
+impl Drop for AbandonedProbe<'_> {
+    fn drop(&mut self) {
+        self.0.backoff().abandon_probe(Instant::now());
+    }
+}
+
 /// Requests that run or wait.
 pub(super) struct RegistryQueue {
     slots: Semaphore,
@@ -101,7 +110,7 @@ impl RegistryQueue {
     }
 
     /// The answer to the question, by `request` unless the same question is being asked, or the failure of a registry
-    /// that was not reached a moment ago.
+    /// that was not reached a moment ago. Dropping the future ends the request, or leaves it to others.
     pub async fn ask<F>(&self, question: RegistryQuestion, request: impl FnOnce() -> F) -> RegistryAnswer
     where
         F: Future<Output = RegistryAnswer>,
@@ -122,7 +131,9 @@ impl RegistryQueue {
                 Admission::Probe => true,
                 Admission::Refused(failure) => return Err(failure),
             };
+            let abandoned = is_probe.then(|| AbandonedProbe(&registry));
             let answer = request().await;
+            std::mem::forget(abandoned);
             let (asked, now, chance) = (answer.as_ref().map(|_| ()), Instant::now(), (self.chance)());
             let is_reached_again = registry.backoff().record(is_probe, asked, began, now, chance);
             if is_reached_again {
@@ -313,6 +324,19 @@ mod tests {
         fake.is_on.store(true, Ordering::Relaxed);
         advance(Duration::from_secs(60)).await;
         assert_eq!(queue.ask(question("off.example", 7), || fake.request()).await, answer());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn question_after_a_back_off_that_is_abandoned_leaves_the_next_one_to_others() {
+        let (queue, fake) = (Arc::new(RegistryQueue::new()), Arc::new(FakeRegistry::default()));
+        let registry = queue.registry("off.example");
+        fake.ask(&queue, 1).await;
+        advance(Duration::from_secs(60)).await;
+        let silent = queue.ask(question("off.example", 7), std::future::pending);
+        assert!(timeout(Duration::from_secs(1), silent).await.is_err());
+        fake.is_on.store(true, Ordering::Relaxed);
+        assert!(fake.ask(&queue, 1).await.iter().all(Result::is_ok));
+        assert!(!registry.backoff().is_off());
     }
 
     #[tokio::test(start_paused = true)]

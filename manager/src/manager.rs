@@ -202,6 +202,8 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         self.shutdown.token().cancel();
+        // Connections that do not end soon must not keep the lock of the data directory.
+        self.audit.begin_close();
     }
 }
 

@@ -103,6 +103,11 @@ impl Auditor {
         self.log.close().await;
     }
 
+    /// Begins to close without waiting. Calls in progress are not recorded any more.
+    pub fn begin_close(&self) {
+        self.log.begin_close();
+    }
+
     async fn record_suppressed(&self, end: bool) {
         let suppressed = self.limiter().take_suppressed(Instant::now(), end);
         for summary in suppressed {

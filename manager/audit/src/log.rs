@@ -102,8 +102,8 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Starts the thread that writes into `dir`. It ends with the last clone or with [`AuditLog::close`], and
-    /// drops `data_dir_lock` then.
+    /// Starts the thread that writes into `dir`. It ends with the last clone, with [`AuditLog::close`] or
+    /// [`AuditLog::begin_close`], and drops `data_dir_lock` then.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -158,6 +158,12 @@ impl AuditLog {
     /// Waits until all lines before are on disk, or cannot be written, and nothing is written any more.
     pub async fn close(&self) {
         self.request(Message::Close).await;
+    }
+
+    /// Begins to close without waiting. If the queue is full, the thread ends with the last clone.
+    pub fn begin_close(&self) {
+        let (done, _) = oneshot::channel();
+        let _ = self.queue.try_send(Message::Close(done));
     }
 
     async fn request(&self, message: impl FnOnce(oneshot::Sender<()>) -> Message) {
@@ -422,6 +428,11 @@ mod tests {
         let next = items.recv().await.unwrap();
         assert!(matches!(&next, AuditItem::Line(line) if line.number == 5), "{next:?}");
         assert_eq!(log.failure(), None);
+        // Others still hold it.
+        let clone = log.clone();
+        log.begin_close();
+        clone.flush().await;
+        assert_eq!(Arc::strong_count(&lock), 1);
     }
 
     #[tokio::test]

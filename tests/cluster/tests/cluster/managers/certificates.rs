@@ -123,10 +123,10 @@ async fn certificates_are_renewed_while_they_are_shown() {
         .await;
         assert_eq!(group.hosts[number].credentials().identity(), old.identity());
     }
-    let manager = group.hosts[0].manager();
+    let mut shown = group.hosts[0].manager().admins();
     let old = backdate_certificate(&group.hosts[0], "admin.pem");
-    tokio::time::timeout(WAIT_DEADLINE, manager.admins().changed()).await.expect("it is renewed").unwrap();
-    assert!(manager.admin().expires_at() > old.expires_at());
+    tokio::time::timeout(WAIT_DEADLINE, shown.changed()).await.expect("it is renewed").unwrap();
+    assert!(shown.borrow().expires_at() > old.expires_at());
     // Existing connections continue, and so does the communication between managers.
     for (number, client) in services.iter_mut().enumerate() {
         client.list(v1::ListServicesRequest::default()).await.unwrap();

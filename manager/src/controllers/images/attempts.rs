@@ -36,8 +36,9 @@ pub(super) async fn repeat<A, F, S>(
     F: Future,
     S: Future<Output = bool>,
 {
-    let mut failures = 0;
-    for attempts in 1.. {
+    // Attempts that an import ended do not count.
+    let (mut attempts, mut failures) = (0, 0);
+    loop {
         let mut imported = pin!(imported.notified());
         imported.as_mut().enable();
         let mut reached = pin!(reached.notified());
@@ -54,6 +55,7 @@ pub(super) async fn repeat<A, F, S>(
             }
         };
         let is_unreachable = unresolved.is_unreachable;
+        attempts += 1;
         failures += 1;
         let found = tokio::select! {
             biased;
@@ -97,6 +99,8 @@ mod tests {
         reached: Notify,
         is_on: AtomicBool,
         attempts: AtomicU32,
+        /// Attempts of which `find` was told.
+        failed_attempts: AtomicU32,
         /// Attempts get no answer.
         is_silent: AtomicBool,
         /// `find` does not end.
@@ -116,7 +120,8 @@ mod tests {
             if is_on { Ok(()) } else { Err(Unresolved { reason, may_fall_back: true, is_unreachable }) }
         }
 
-        async fn find(&self) {
+        async fn find(&self, attempts: u32) {
+            self.failed_attempts.store(attempts, Ordering::Relaxed);
             if self.is_search_endless {
                 std::future::pending::<()>().await;
             }
@@ -126,7 +131,7 @@ mod tests {
             let image = self.clone();
             tokio::spawn(async move {
                 let attempt = || image.attempt(is_unreachable);
-                let (find, settle) = (|_: u32, _: Unresolved| image.find(), |()| async { false });
+                let (find, settle) = (|attempts, _: Unresolved| image.find(attempts), |()| async { false });
                 repeat(&image.imported, &image.reached, attempt, find, settle).await;
             })
         }
@@ -205,6 +210,18 @@ mod tests {
             image.imported.notify_waiters();
             assert!(ends(&mut repeated).await);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempt_that_an_import_ends_does_not_count() {
+        let image = Arc::new(FakeImage { is_silent: true.into(), ..FakeImage::default() });
+        let mut repeated = image.repeat(false);
+        assert!(!ends(&mut repeated).await);
+        image.is_silent.store(false, Ordering::Relaxed);
+        image.imported.notify_waiters();
+        assert!(!ends(&mut repeated).await);
+        let counts = (image.attempts.load(Ordering::Relaxed), image.failed_attempts.load(Ordering::Relaxed));
+        assert_eq!(counts, (2, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,7 +67,7 @@ impl RegistryBackoff {
         }
     }
 
-    /// Whoever asked the question after [`Admission::Probe`] does not wait for its answer any more.
+    /// The caller with [`Admission::Probe`] stopped waiting: the next question is a probe too.
     pub fn abandon_probe(&mut self, now: Instant) {
         if let Some(outage) = &mut self.outage {
             outage.until = now;

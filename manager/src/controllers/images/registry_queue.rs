@@ -75,10 +75,10 @@ impl Registry {
     }
 }
 
-/// Lets another question be the first after a back-off when it is dropped.
-struct AbandonedProbe<'a>(&'a Registry);
+/// Abandons the probe when it is dropped before the answer.
+struct ProbeGuard<'a>(&'a Registry);
 
-impl Drop for AbandonedProbe<'_> {
+impl Drop for ProbeGuard<'_> {
     fn drop(&mut self) {
         self.0.backoff().abandon_probe(Instant::now());
     }
@@ -131,9 +131,9 @@ impl RegistryQueue {
                 Admission::Probe => true,
                 Admission::Refused(failure) => return Err(failure),
             };
-            let abandoned = is_probe.then(|| AbandonedProbe(&registry));
+            let guard = is_probe.then(|| ProbeGuard(&registry));
             let answer = request().await;
-            std::mem::forget(abandoned);
+            std::mem::forget(guard);
             let (asked, now, chance) = (answer.as_ref().map(|_| ()), Instant::now(), (self.chance)());
             let is_reached_again = registry.backoff().record(is_probe, asked, began, now, chance);
             if is_reached_again {

@@ -6,12 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::fake_manager::TIMEOUT;
 use crate::handlers::images::fake::FakeImages;
 pub use crate::network::dns::loopback_dns;
 use crate::node::metrics::WorkerMetrics;
 use crate::tasks::checks::{CheckContext, CheckResults};
 use crate::verification::{CheckContainers, NodeVerifier};
 use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use warren_health::{Exec, ExecResult, ExecStatus, ProbeLimits, ProbeTarget, Prober};
 use warren_image::{Digest, Reference};
 use warren_network::WireGuard;
@@ -91,6 +93,20 @@ pub fn network_view(index: u64) -> NetworkView {
         peers: [(1, peer(1)), (2, peer(2))].into(),
         catalogues: [(default.network, Arc::new(default))].into(),
     }
+}
+
+/// Waits until the condition holds.
+///
+/// # Panics
+/// If it does not in time.
+pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !condition().await {
+            // Between two checks; the loop has a deadline.
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT * 10, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 /// Checks that never run a program.

@@ -34,7 +34,7 @@ use warren_volume::fake::FakeVolumeDriver as FakeVolumes;
 
 use crate::connectivity::NodeConnectivity;
 use crate::fake_manager::{TIMEOUT, at};
-use crate::fixtures::{self, image, images, loopback_dns, settings, task_id};
+use crate::fixtures::{self, eventually, image, images, loopback_dns, settings, task_id};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::fake::FakeImages;
 use crate::handlers::images::{ImageArrivals, ImageHolders, TaskImages};
@@ -291,15 +291,4 @@ fn assigned(tasks: Vec<TaskAssignment>) -> DesiredState {
 /// A desired state from the cache, before any manager.
 fn cached(tasks: Vec<TaskAssignment>) -> DesiredState {
     DesiredState { is_confirmed: false, ..assigned(tasks) }
-}
-
-/// Waits for a condition.
-async fn eventually<F: Future<Output = bool>>(what: &str, so: impl Fn() -> F) {
-    let waiting = async {
-        while !so().await {
-            // Between two checks; the loop has a deadline.
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(TIMEOUT * 10, waiting).await.unwrap_or_else(|_| panic!("never {what}"));
 }

@@ -1,7 +1,6 @@
 //! Volumes on a real containerd. Needs root, containerd, runc and a static busybox.
 
 use std::fs;
-use std::time::Duration;
 
 use warren_image::ImportOptions;
 use warren_image::build::ImageBuilder;
@@ -15,7 +14,7 @@ use warren_volume::LocalVolumeDriver;
 
 use super::tests::{subpath_mount, volume, with};
 use super::*;
-use crate::fixtures::settings;
+use crate::fixtures::{eventually, settings};
 use crate::tasks::templates::template_values;
 
 async fn runtime(containerd: &PrivateContainerd) -> ContainerdRuntime {
@@ -30,15 +29,6 @@ async fn runtime(containerd: &PrivateContainerd) -> ContainerdRuntime {
     let options = ImportOptions { spool_dir, max_bytes: 64 << 20, name: None };
     runtime.images().import(&image.oci_archive().unwrap()[..], options).await.unwrap();
     runtime
-}
-
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect(what);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,8 +77,9 @@ async fn container_sees_volumes_and_subpaths() {
     drop(sources);
     assert_eq!(fs::read_dir(&pins).unwrap().count(), 0);
     runtime.start(&id).await.unwrap();
-    let written = || root.join("data/seen").exists() && root.join("parts/moved/1/file").exists();
-    until("the container writes", async || written()).await;
+    // A file that exists may still be empty.
+    let written = || fs::read_to_string(root.join("parts/moved/1/file")).is_ok_and(|text| text == "mine\n");
+    eventually("the container writes", async || written()).await;
     let error = volumes.purge(&"data".parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, PurgeError::InUse { .. }), "{error}");
 
@@ -96,12 +87,11 @@ async fn container_sees_volumes_and_subpaths() {
     let ended = async || {
         !matches!(runtime.inspect(&id).await.unwrap().unwrap().process, ProcessState::Running { .. })
     };
-    until("the container ends", ended).await;
+    eventually("the container ends", ended).await;
     runtime.remove(&id).await.unwrap();
     assert_eq!(fs::read_to_string(root.join("data/seen")).unwrap(), "from the image");
-    assert_eq!(fs::read_to_string(root.join("parts/moved/1/file")).unwrap(), "mine\n");
     volumes.purge(&"data".parse().unwrap()).await.unwrap();
     assert!(!root.join("data").exists());
-    until("nothing is left", async || containerd.leftovers().is_empty()).await;
+    eventually("nothing is left", async || containerd.leftovers().is_empty()).await;
     assert!(runtime.sweep_orphans().await.unwrap().is_empty());
 }

@@ -10,7 +10,7 @@ use warren_types::{Id, NetworkView, NodeId, TaskNetworkMode};
 
 use super::*;
 use crate::fake_manager::FakeSession;
-use crate::fixtures::{add_service, catalogue, image, images as images_of_tests, network_view};
+use crate::fixtures::{add_service, catalogue, eventually, image, images as images_of_tests, network_view};
 
 /// Where other nodes would send packets for this one.
 const DATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -281,10 +281,11 @@ fn occupied_overlay_port_is_a_condition_and_local_tasks_go_on() {
         session.assign(1, vec![task(1)]).await;
         store_reports_until(&mut session, |report| report.ready).await;
         let expected = "UDP port 4789 of the overlay is in use by device other";
-        assert!(worker.conditions().join("; ").contains(expected), "{:?}", worker.conditions());
-        let state = kernel_state();
-        assert!(state.iter().any(|line| line.contains("10.210.0.2 dev wc")), "{state:#?}");
-        assert!(state.iter().any(|line| line.contains("10.210.224.1/32")), "{state:#?}");
+        // A task does not wait for the virtual addresses.
+        eventually("there is a condition", async || worker.conditions().join("; ").contains(expected)).await;
+        for ours in ["10.210.0.2 dev wc", "10.210.224.1/32"] {
+            eventually(ours, async || kernel_state().iter().any(|line| line.contains(ours))).await;
+        }
         worker.stop().await.unwrap();
     });
 }

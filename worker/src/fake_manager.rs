@@ -237,6 +237,14 @@ impl FakeSession {
         }
     }
 
+    /// The output of `work`, with the session kept alive meanwhile: a worker leaves a manager that does not answer.
+    pub async fn alive_during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::select! {
+            output = work => output,
+            () = self.next_matching(|_| None::<()>) => unreachable!("no frame matches"),
+        }
+    }
+
     /// Waits until the worker has ended the session.
     pub async fn wait_until_ended(mut self) {
         let end = async { while self.from_worker.recv().await.is_some() {} };

@@ -97,7 +97,9 @@ async fn serve(listener: TcpListener, client: Client, target: v1::ExecTarget) {
         while connections.try_join_next().is_some() {}
         let (client, target) = (client.clone(), target.clone());
         connections.spawn(async move {
-            if let Err(error) = pass_on(&client, target, stream).await {
+            let mut stream = stream;
+            // Printed before the connection ends: who sees its end may interrupt this command.
+            if let Err(error) = pass_on(&client, target, &mut stream).await {
                 eprintln!("the connection of {peer} was closed: {error}");
             }
         });
@@ -105,7 +107,7 @@ async fn serve(listener: TcpListener, client: Client, target: v1::ExecTarget) {
 }
 
 /// Passes bytes on in both directions until both have ended.
-async fn pass_on(client: &Client, target: v1::ExecTarget, mut stream: TcpStream) -> Result<(), Error> {
+async fn pass_on(client: &Client, target: v1::ExecTarget, stream: &mut TcpStream) -> Result<(), Error> {
     let RunningProgram { mut input, mut output, .. } = client.tasks().exec(target).await?;
     let _ = stream.set_nodelay(true);
     let (mut read, mut write) = stream.split();

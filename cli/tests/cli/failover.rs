@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, SystemTime};
 
+use tokio::net::TcpSocket;
 use warren_client::{ClientTarget, Contexts};
 use warren_security::{CertificateAuthority, Credentials, Identity, PrivateKey, Role};
 
@@ -35,9 +36,11 @@ fn addresses(person: &CliUser) -> String {
     line.to_owned()
 }
 
-/// A port that nobody serves.
-fn unused_address() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+/// The address of a port that refuses connections, and the socket that keeps the port from others.
+fn closed_port() -> (String, TcpSocket) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    (socket.local_addr().unwrap().to_string(), socket)
 }
 
 /// The context from before is enough to connect to managers that have certificates of the new authority.
@@ -147,7 +150,8 @@ fn contexts_file_is_updated_with_manager_addresses() {
 
 #[test]
 fn several_managers_can_be_named_and_stale_answers_asked_for() {
-    let (person, authority, gone) = (CliUser::new(), authority(), unused_address());
+    let (person, authority) = (CliUser::new(), authority());
+    let ((gone, _held), (other, _other_held)) = (closed_port(), closed_port());
     let (one, _serving) = person.manager.add_peer(&authority);
     context(&person, &authority, &format!("addresses = [\"{gone}\"]"));
     let output = person.fails(5, &["cluster", "info"]);
@@ -158,7 +162,7 @@ fn several_managers_can_be_named_and_stale_answers_asked_for() {
     assert!(info.contains(&one) && person.manager.stale() == 0, "{info}");
     person.ok(&["cluster", "info", "--stale", "--manager", &one]);
     assert_eq!(person.manager.stale(), 1);
-    let both = format!("{}, {gone}", unused_address());
+    let both = format!("{other}, {gone}");
     let text = person.fails(5, &["cluster", "info", "--manager", &both.replace(' ', "")]);
     assert!(text.contains(&both), "{text}");
 }

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -128,7 +128,10 @@ impl FakeCliManager {
         let own = ReloadableCertificate::new(&authority.issue(&own, SystemTime::now()).unwrap());
         let config = trusting_server_config(trust, own).unwrap();
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-        let incoming = serve_tls(listener, config, HandshakeLimits::default());
+        // A loaded machine may pause a client in the middle of its handshake.
+        let long = Duration::from_secs(60);
+        let limits = HandshakeLimits { hello_timeout: long, handshake_timeout: long, ..Default::default() };
+        let incoming = serve_tls(listener, config, limits);
         runtime.spawn(self.state.router().serve_with_incoming(incoming));
         drop(entered);
         (address, Self { state: self.state.clone(), runtime: Some(runtime) })

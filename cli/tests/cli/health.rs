@@ -11,12 +11,12 @@ fn create<'a>(image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn wait_prints_check_output() {
     let person = CliUser::new();
-    let output = person.fails(7, &create("unsure", &["--timeout=500ms"]));
+    let output = person.fails(7, &create("unsure", &["--timeout=3s"]));
     assert!(
         output.contains("\nweb.1: health check: connection refused on port 80 (2 of 3), on node-1\n"),
         "{output}"
     );
-    let end = "error: service web did not reach the desired state after 500ms\n  \
+    let end = "error: service web did not reach the desired state after 3s\n  \
                why: web.1: health check: connection refused";
     assert!(output.contains(end), "{output}");
 }

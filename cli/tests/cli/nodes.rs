@@ -73,10 +73,10 @@ fn draining_waits_until_nothing_is_left() {
     assert_eq!(person.ok(&["node", "ps", "node-1", "-o", "json"]), "[]\n");
     assert_eq!(inspect(&person, "node-1")["availability"], "drain");
 
-    let output = person.fails(7, &["node", "update", "stuck", "--availability=drain", "--timeout=500ms"]);
+    let output = person.fails(7, &["node", "update", "stuck", "--availability=drain", "--timeout=3s"]);
     assert!(output.contains("node stuck: 1 task remaining\n"), "{output}");
     assert!(
-        output.contains("error: node stuck still has tasks after 500ms\n  why: web.3: RUNNING on stuck"),
+        output.contains("error: node stuck still has tasks after 3s\n  why: web.3: RUNNING on stuck"),
         "{output}"
     );
     person.ok(&["node", "drain", "stuck", "--detach"]);

@@ -75,9 +75,9 @@ fn rejected_task_ends_waiting() {
 #[test]
 fn wait_times_out_with_reason_and_detach_skips_it() {
     let person = CliUser::new();
-    let output = person.fails(7, &create("web", "pending", &["--timeout=500ms"]));
+    let output = person.fails(7, &create("web", "pending", &["--timeout=3s"]));
     assert!(output.contains("web.1: PENDING: 0 of 1 nodes fit: 1 lacks memory\n"), "{output}");
-    assert!(output.contains("error: service web did not reach the desired state after 500ms\n"), "{output}");
+    assert!(output.contains("error: service web did not reach the desired state after 3s\n"), "{output}");
     person.ok(&create("other", "pending", &["--detach"]));
     assert_eq!(person.manager.replicas("other"), Some(1));
 }

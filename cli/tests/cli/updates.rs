@@ -56,9 +56,9 @@ fn failed_update_prints_reason_and_hint() {
 #[test]
 fn update_wait_times_out_and_detach_skips_it() {
     let person = with_web("runs");
-    let output = person.fails(7, &["service", "update", "web", "--image=slow", "--timeout=500ms"]);
+    let output = person.fails(7, &["service", "update", "web", "--image=slow", "--timeout=3s"]);
     assert!(output.contains("\nservice web: 0 of 2 updated\n"), "{output}");
-    assert!(output.contains("error: service web was not updated to revision 2 after 500ms\n"), "{output}");
+    assert!(output.contains("error: service web was not updated to revision 2 after 3s\n"), "{output}");
     assert!(output.contains("why: update: web.1 pulls slow\n"), "{output}");
     person.ok(&["service", "update", "web", "--image=slow", "--force", "--detach"]);
     assert!(person.ok(&["service", "ls"]).contains("0/2: web.1 pulls slow"));

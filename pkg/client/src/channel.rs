@@ -11,7 +11,7 @@ use warren_types::{CaDigest, ManagerAddress};
 
 use crate::client_tls::ClientTls;
 use crate::contexts::ClientTarget;
-use crate::dial;
+use crate::dial::{self, SwitchTimes};
 use crate::error::{ClientDialError, Error};
 use crate::tls_alert::LastTlsAlert;
 
@@ -42,6 +42,7 @@ pub(crate) struct FailoverChannel {
     configured: Vec<ManagerAddress>,
     /// `None` for a socket or the own process, which belong to one manager.
     tls: Option<Arc<ClientTls>>,
+    times: SwitchTimes,
     state: Mutex<FailoverState>,
     /// Held while dialling, so that concurrent callers share the result.
     switch_lock: tokio::sync::Mutex<()>,
@@ -65,7 +66,7 @@ impl fmt::Debug for FailoverChannel {
 
 impl FailoverChannel {
     /// Connects to one of the managers of `target`.
-    pub async fn connect(target: &ClientTarget) -> Result<Self, Error> {
+    pub async fn connect(target: &ClientTarget, times: SwitchTimes) -> Result<Self, Error> {
         let (known, tls, link) = match target {
             ClientTarget::Unix { socket } => {
                 let refusal = LastTlsAlert::default();
@@ -75,7 +76,7 @@ impl FailoverChannel {
             ClientTarget::Tcp { addresses, identity } => {
                 let tls = ClientTls::new(identity)?;
                 let dial::DialedManager { address, channel, refusal } =
-                    dial::connect_any(addresses, &tls).await?;
+                    dial::connect_any(addresses, &tls, times).await?;
                 let address = address.to_string().into();
                 (
                     addresses.clone(),
@@ -84,7 +85,7 @@ impl FailoverChannel {
                 )
             }
         };
-        Ok(Self::new(known, tls, link))
+        Ok(Self::new(known, tls, times, link))
     }
 
     /// Connects to one manager by the streams that `dial` opens.
@@ -99,13 +100,19 @@ impl FailoverChannel {
     }
 
     fn to_one(address: &str, channel: Channel, tls_alert: LastTlsAlert) -> Self {
-        Self::new(Vec::new(), None, ManagerChannel { number: 0, address: address.into(), channel, tls_alert })
+        let current = ManagerChannel { number: 0, address: address.into(), channel, tls_alert };
+        Self::new(Vec::new(), None, SwitchTimes::default(), current)
     }
 
-    fn new(configured: Vec<ManagerAddress>, tls: Option<Arc<ClientTls>>, current: ManagerChannel) -> Self {
+    fn new(
+        configured: Vec<ManagerAddress>,
+        tls: Option<Arc<ClientTls>>,
+        times: SwitchTimes,
+        current: ManagerChannel,
+    ) -> Self {
         let state =
             Mutex::new(FailoverState { current, advertised: Vec::new(), incarnation: 0, authority: None });
-        Self { configured, tls, state, switch_lock: tokio::sync::Mutex::default() }
+        Self { configured, tls, times, state, switch_lock: tokio::sync::Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, FailoverState> {
@@ -192,7 +199,8 @@ impl FailoverChannel {
         if others.len() < 2 {
             return;
         }
-        if let Ok(dial::DialedManager { address, channel, refusal }) = dial::connect_any(&others, tls).await {
+        let dialled = dial::connect_any(&others, tls, self.times).await;
+        if let Ok(dial::DialedManager { address, channel, refusal }) = dialled {
             let address = address.to_string().into();
             self.state().current =
                 ManagerChannel { number: left.number + 1, address, channel, tls_alert: refusal };

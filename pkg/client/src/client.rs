@@ -16,6 +16,7 @@ use warren_types::{CaDigest, ManagerAddress};
 use crate::channel::{FailoverChannel, ManagerChannel};
 use crate::client_tls::{CertificateOptions, ClientTls, ClockDifference};
 use crate::contexts::{ClientIdentity, ClientTarget};
+use crate::dial::SwitchTimes;
 use crate::error::{ClientDialError, DialErrorKind, Error};
 use crate::refusals::ManagerRefusals;
 use crate::retry::{self, LeaderlessWait};
@@ -51,7 +52,12 @@ impl fmt::Debug for Client {
 impl Client {
     /// Connects to one of the managers of `target`; fails within seconds if none is reachable.
     pub async fn connect(target: &ClientTarget) -> Result<Self, Error> {
-        let links = Arc::new(FailoverChannel::connect(target).await?);
+        Self::connect_timed(target, SwitchTimes::default()).await
+    }
+
+    /// As [`Client::connect`], with other times.
+    pub(crate) async fn connect_timed(target: &ClientTarget, times: SwitchTimes) -> Result<Self, Error> {
+        let links = Arc::new(FailoverChannel::connect(target, times).await?);
         Ok(Self { channel: links, with_stale_reads: false, writes: false, leaderless_callback: None })
     }
 

@@ -208,8 +208,7 @@ async fn dial(address: &str, config: Arc<ClientConfig>) -> Result<TlsStream<TcpS
     dial_with(address, handshake).await?.map_err(|error| handshake_error(&error))
 }
 
-/// Repeats a handshake that the manager ended without an alert: it ends those of clients that are slow to begin one, as
-/// on a loaded machine, and those beyond the number that may wait.
+/// Repeats a handshake that the manager ended without an alert.
 async fn dial_with<F>(
     address: &str,
     handshake: impl Fn(TcpStream) -> F,
@@ -221,19 +220,14 @@ where
     for pause in HANDSHAKE_PAUSES {
         let outcome = handshake(dial_tcp(address).await?).await;
         // Another attempt must not exceed the deadline, which would hide this error.
-        if !outcome.as_ref().is_err_and(was_ended) || started.elapsed() + pause > CONNECT_DEADLINE / 2 {
+        if !outcome.as_ref().is_err_and(ConnectError::was_closed)
+            || started.elapsed() + pause > CONNECT_DEADLINE / 2
+        {
             return Ok(outcome);
         }
         sleep(pause).await;
     }
     Ok(handshake(dial_tcp(address).await?).await)
-}
-
-/// Whether the other side closed the connection without an alert.
-fn was_ended(error: &ConnectError) -> bool {
-    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
-    matches!(error, ConnectError::Handshake(error) if kinds.contains(&error.kind()))
 }
 
 /// Shows the certificate, if there is one, unless it has expired by the clock of the manager: managers bound the

@@ -21,11 +21,21 @@ use crate::tls_alert::{AlertRecordingStream, LastTlsAlert};
 /// Keepalive interval and timeout of an open connection.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(5);
-/// Keepalive interval and timeout during a call if there are other managers, so that the client leaves an unresponsive
-/// one early.
-const KEEP_ALIVE_WITH_OTHER_MANAGERS: Duration = Duration::from_secs(1);
-/// Delay before the next manager is dialled concurrently.
-const NEXT_DIAL_DELAY: Duration = Duration::from_millis(300);
+
+/// After which times a client of several managers leaves one of them for another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SwitchTimes {
+    /// Delay before the next manager is dialled concurrently.
+    pub next_dial_delay: Duration,
+    /// Keepalive interval and timeout during a call.
+    pub keep_alive: Duration,
+}
+
+impl Default for SwitchTimes {
+    fn default() -> Self {
+        Self { next_dial_delay: Duration::from_millis(300), keep_alive: Duration::from_secs(1) }
+    }
+}
 
 /// A connected manager.
 pub(crate) struct DialedManager {
@@ -65,15 +75,19 @@ where
 pub(crate) async fn connect_any(
     addresses: &[ManagerAddress],
     tls: &Arc<ClientTls>,
+    times: SwitchTimes,
 ) -> Result<DialedManager, Error> {
-    let several = addresses.len() > 1;
+    let keep_alive = match addresses.len() {
+        0 | 1 => (KEEP_ALIVE_EVERY, KEEP_ALIVE_DEADLINE),
+        _ => (times.keep_alive, times.keep_alive),
+    };
     let mut waiting = addresses.iter();
     let mut dials = FuturesUnordered::new();
     let mut errors = Vec::new();
     loop {
         if dials.is_empty() {
             let Some(next) = waiting.next() else { return Err(Error::from_connect_errors(errors)) };
-            dials.push(connect_tcp(next, tls, several));
+            dials.push(connect_tcp(next, tls, keep_alive));
         }
         let more = waiting.len() > 0;
         tokio::select! {
@@ -81,26 +95,22 @@ pub(crate) async fn connect_any(
                 Ok(dialled) => return Ok(dialled),
                 Err(error) => {
                     errors.push(error);
-                    dials.extend(waiting.next().map(|next| connect_tcp(next, tls, several)));
+                    dials.extend(waiting.next().map(|next| connect_tcp(next, tls, keep_alive)));
                 }
             },
-            () = sleep(NEXT_DIAL_DELAY), if more => {
-                dials.extend(waiting.next().map(|next| connect_tcp(next, tls, several)));
+            () = sleep(times.next_dial_delay), if more => {
+                dials.extend(waiting.next().map(|next| connect_tcp(next, tls, keep_alive)));
             }
         }
     }
 }
 
-/// Connects to one manager, and reconnects on demand.
+/// Connects to one manager with this interval and timeout of keepalive, and reconnects on demand.
 async fn connect_tcp(
     address: &ManagerAddress,
     tls: &Arc<ClientTls>,
-    several: bool,
+    (every, deadline): (Duration, Duration),
 ) -> Result<DialedManager, Error> {
-    let (every, deadline) = match several {
-        true => (KEEP_ALIVE_WITH_OTHER_MANAGERS, KEEP_ALIVE_WITH_OTHER_MANAGERS),
-        false => (KEEP_ALIVE_EVERY, KEEP_ALIVE_DEADLINE),
-    };
     let endpoint = endpoint().http2_keep_alive_interval(every).keep_alive_timeout(deadline);
     let refusal = LastTlsAlert::default();
     let (dialled, tls, noted) = (address.to_string(), Arc::clone(tls), refusal.clone());

@@ -185,9 +185,12 @@ mod tests {
     async fn unreachable_manager_is_reported() {
         let authority = warren_security::CaDigest::from_bytes([7; 32]);
         let token = JoinToken::generate(authority).unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let failure = connect(&free, &token).await.unwrap_err();
+        // It is bound and does not listen: no other socket gets the port, and connections are refused.
+        let closed = tokio::net::TcpSocket::new_v4().unwrap();
+        closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = closed.local_addr().unwrap().to_string();
+        let failure = connect(&address, &token).await.unwrap_err();
         assert_eq!(failure.kind, ExitKind::Unreachable);
-        assert!(failure.why.starts_with(&format!("cannot reach {free}: ")), "{}", failure.why);
+        assert!(failure.why.starts_with(&format!("cannot reach {address}: ")), "{}", failure.why);
     }
 }

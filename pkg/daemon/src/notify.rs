@@ -43,6 +43,8 @@ mod tests {
                 let length = manager.recv(&mut text).unwrap();
                 assert_eq!(&text[..length], b"READY=1");
             }
+            // A child that another test has just forked may still have the socket.
+            manager.shutdown(std::net::Shutdown::Both).unwrap();
             drop(manager);
             notify(Some(socket)).unwrap_err();
         }

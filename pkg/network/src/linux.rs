@@ -55,9 +55,9 @@ use requested::RequestedState;
 use wireguard::WireGuardPaths;
 use wireguard_watch::WireGuardWatch;
 
-/// Number of attempts to bind a port that is in use without a visible holder.
-const PORT_ATTEMPTS: usize = 5;
-const PORT_PAUSE: Duration = Duration::from_millis(20);
+/// Milliseconds between the attempts to bind a port that is in use without a visible holder. The first ones are short,
+/// because most are enough; together they are 1.3 seconds.
+const PORT_PAUSES: [u64; 6] = [20, 40, 80, 160, 320, 640];
 /// More changes of one reconciliation are logged as their number.
 const MAX_LISTED_REPAIRS: usize = 10;
 
@@ -293,7 +293,7 @@ impl LinuxInner {
         let (cluster, refused) = ClusterNetwork::admitted(cluster);
         let mut repairs = Repairs { failed: refused, ..Repairs::default() };
         let before = self.state().set_cluster(Arc::clone(&cluster))?;
-        repairs.failed.extend(self.hold_ingress().await);
+        repairs.failed.extend(self.hold(RequestedState::hold_ingress).await);
         let node = self.state().published().filter(|_| before.peers != cluster.peers);
         if let Some(node) = node {
             let desired = desired_node(&node);
@@ -338,34 +338,35 @@ impl LinuxInner {
     }
 
     /// Binds and records a port. A program being started holds copies of all sockets until it executes, so
-    /// a port released a moment ago may seem to be in use without a holder for some milliseconds.
+    /// a port released a moment ago may seem to be in use without a holder, on a busy machine for a second.
     async fn publish(&self, port: &PortMapping) -> Result<u64, Error> {
-        for _ in 1..PORT_ATTEMPTS {
+        for pause in PORT_PAUSES {
             let outcome = self.state().publish(port.clone());
             let Err(taken) = outcome else { return outcome };
             let error = with_holder(taken).await;
             if !has_no_holder(&error) {
                 return Err(error);
             }
-            tokio::time::sleep(PORT_PAUSE).await;
+            tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         self.state().publish(port.clone())
     }
 
-    /// Binds the ports in ingress mode, in the same way; returns an error for each that failed.
-    async fn hold_ingress(&self) -> Vec<Error> {
-        let mut attempt = 1;
+    /// Binds several ports, in the same way; returns an error for each that failed.
+    async fn hold(&self, bind: fn(&mut RequestedState) -> Vec<Error>) -> Vec<Error> {
+        let mut pauses = PORT_PAUSES.into_iter();
         loop {
-            let refused = self.state().hold_ingress();
+            let refused = bind(&mut self.state());
             let mut errors = Vec::new();
             for error in refused {
                 errors.push(with_holder(error).await);
             }
-            if attempt == PORT_ATTEMPTS || !errors.iter().any(has_no_holder) {
-                return errors;
+            match pauses.next() {
+                Some(pause) if errors.iter().any(has_no_holder) => {
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+                _ => return errors,
             }
-            tokio::time::sleep(PORT_PAUSE).await;
-            attempt += 1;
         }
     }
 

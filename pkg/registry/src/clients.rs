@@ -246,8 +246,8 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_failed_connection_to_the_registry_itself_concerns_all_its_images() {
-        // The listener is closed at the end of the statement.
-        let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+        // No program listens there, and the kernel gives this port to no other test.
+        let dead = "127.0.0.1:1".to_owned();
         let redirect = server(&format!("307 There\r\nContent-Length: 0\r\nLocation: http://{dead}/x")).await;
         let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{dead}/token\"");
         let token_service = server(&format!("401 Who\r\nContent-Length: 0\r\n{challenge}")).await;

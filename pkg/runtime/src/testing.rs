@@ -15,7 +15,7 @@ use crate::pidfd::Pidfd;
 use crate::supervise::{ContainerdStatus, ContainerdSupervisor, SupervisorOptions};
 use warren_types::Signal;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A private containerd with a [`ContainerdSupervisor`].
 pub struct PrivateContainerd {

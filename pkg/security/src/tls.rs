@@ -273,6 +273,14 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Whether the other side closed the connection without an alert. Managers do so if a client is slow to begin a
+    /// handshake, as on a loaded machine, and beyond the number of connections that may wait.
+    pub fn was_closed(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
+        matches!(self, Self::Handshake(error) if kinds.contains(&error.kind()))
+    }
+
     /// Whether the certificate of the other side is not valid at this time by the clock of this machine.
     pub fn is_outside_validity(&self) -> bool {
         match self {

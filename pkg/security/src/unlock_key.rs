@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn text_that_is_no_key_is_refused_and_not_repeated() {
-        let text = UnlockKey::generate().reveal();
+        // Known bytes: two check digits miss one mistake in 65 536.
+        let text = UnlockKey(Zeroizing::new(std::array::from_fn(|at| at as u8))).reveal();
         let digits = &text[PREFIX.len()..];
-        let other = if digits.starts_with('a') { 'b' } else { 'a' };
         let check = |text: &str| UnlockKey::parse(text).unwrap_err();
         for bad in ["", "WRN-1-ab", "WARREN-UNLOCK", "WARREN-UNLOCK-01-ab", "WARREN-UNLOCK-x-ab", digits] {
             assert_eq!(check(bad), UnlockKeyError::NotAnUnlockKey, "{bad}");
@@ -167,7 +167,7 @@ mod tests {
         let position = PREFIX.len() + 1;
         assert_eq!(check(&format!("{PREFIX}x{}", &digits[1..])), UnlockKeyError::Character { position });
         assert_eq!(check(&format!("{PREFIX}é{}", &digits[1..])), UnlockKeyError::Character { position });
-        let mistyped = check(&format!("{PREFIX}{other}{}", &digits[1..]));
+        let mistyped = check(&format!("{PREFIX}a{}", &digits[1..]));
         assert_eq!(mistyped, UnlockKeyError::Check);
         assert!(!mistyped.to_string().contains(&digits[2..20]));
     }

@@ -18,7 +18,7 @@ mod shim;
 pub use shim::runc_states;
 
 /// How long killed processes take to exit; the last process of a container may have much memory to unmap.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A process that belongs to a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,7 +203,7 @@ mod tests {
         assert!(found.iter().any(|process| process.pid == mine.pid()), "{found:?}");
         assert_eq!(remove(scratch.path()), Vec::<String>::new());
         assert_eq!(remove(scratch.path()), Vec::<String>::new());
-        assert!(!mine.is_running());
+        mine.wait(DEADLINE);
         assert!(foreign.is_running());
     }
 
@@ -235,6 +235,11 @@ mod tests {
         command.arg("-f").arg(&mark);
         let process = ChildProcess::spawn("tail", command, &scratch.path().join("log"));
         std::fs::write(cgroup.join("cgroup.procs"), process.pid().to_string()).unwrap();
+        crate::wait::eventually(DEADLINE, "the command line of the process", || {
+            let found = processes(scratch.path());
+            let is_seen = found.iter().any(|one| one.pid == process.pid());
+            if is_seen { Ok(()) } else { Err(format!("{found:?}")) }
+        });
         assert_eq!(remove(scratch.path()), Vec::<String>::new());
         assert!(!cgroup.exists() && !top.join("cluster").exists());
         std::fs::create_dir_all(&cgroup).unwrap();

@@ -137,10 +137,13 @@ fn socket_in(directory: &Path) -> PathBuf {
 }
 
 fn spawn(directory: &Path, root: &Path) -> ChildProcess {
+    // By default, containerd waits a few seconds for the state of a task, which a loaded machine exceeds.
     let config = format!(
         "version = 2\nroot = \"{2}\"\nstate = \"{0}/state\"\n\
          disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\"]\n\
-         [grpc]\naddress = \"{1}\"\n",
+         [grpc]\naddress = \"{1}\"\n\
+         [timeouts]\n\"io.containerd.timeout.task.state\" = \"60s\"\n\
+         \"io.containerd.timeout.shim.load\" = \"60s\"\n",
         directory.display(),
         socket_in(directory).display(),
         root.display(),

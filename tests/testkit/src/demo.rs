@@ -75,9 +75,11 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
+    const SOON: Duration = Duration::from_secs(60);
+
     fn get(port: u16, path: &str) -> Result<String, String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(|error| error.to_string())?;
+        stream.set_read_timeout(Some(SOON)).map_err(|error| error.to_string())?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
         let mut answer = String::new();
@@ -94,14 +96,14 @@ mod tests {
         let mut command = Command::new(&program);
         command.env_clear().env("PORT", port.to_string()).env("WARREN_SERVICE", "a<b");
         let mut server = ChildProcess::spawn("server", command, &scratch.path().join("server.log"));
-        let first = eventually(Duration::from_secs(10), "the first page", || get(port, "/"));
+        let first = eventually(SOON, "the first page", || get(port, "/"));
         assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
         assert!(first.contains("WARREN_SERVICE") && first.contains("a&lt;b"), "{first}");
         assert!(first.contains("request 1 ") && get(port, "/").unwrap().contains("request 2 "), "{first}");
         assert!(get(port, "/healthz").unwrap().ends_with("\r\n\r\nok\n"));
         assert!(get(port, "/nothing").unwrap().starts_with("HTTP/1.1 404 "));
         assert!(server.log().contains("GET /healthz 200"), "{}", server.log());
-        assert!(server.terminate(Duration::from_secs(5)).success());
+        assert!(server.terminate(SOON).success());
     }
 
     /// The kernel ignores SIGTERM for the first process of a pid namespace that has no handler for it.
@@ -113,8 +115,7 @@ mod tests {
         containerd.ctr(["images", "import", archive.to_str().unwrap()]);
         containerd.ctr(["run", "--detach", "--null-io", REFERENCE, "demo-server"]);
         let tasks = || containerd.ctr(["tasks", "list"]);
-        let soon = Duration::from_secs(10);
-        eventually(soon, "the server to listen", || {
+        eventually(SOON, "the server to listen", || {
             let pid = tasks().split_whitespace().nth(4).map(str::to_owned).ok_or("no task")?;
             let sockets = std::fs::read_to_string(format!("/proc/{pid}/net/tcp"));
             let sockets = sockets.map_err(|error| error.to_string())?;
@@ -122,7 +123,7 @@ mod tests {
             if sockets.contains(":0050 00000000:0000 0A") { Ok(()) } else { Err(sockets) }
         });
         containerd.ctr(["tasks", "kill", "--signal", "SIGTERM", "demo-server"]);
-        eventually(soon, "the server's end", || {
+        eventually(SOON, "the server's end", || {
             let found = tasks();
             if found.contains("STOPPED") { Ok(()) } else { Err(found) }
         });

@@ -1,4 +1,17 @@
-//! Whether this machine is under other load, for assertions about times.
+//! For assertions about times: whether this machine is under other load, and times that do not include it.
+
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+/// CPU time that this thread has used (getrusage(2)).
+#[must_use]
+pub fn thread_cpu_time() -> Duration {
+    let used = getrusage(UsageWho::RUSAGE_THREAD).expect("the kernel is newer than 2.6.26");
+    let micros = (used.user_time() + used.system_time()).num_microseconds();
+    Duration::from_micros(micros.try_into().expect("CPU time is not negative"))
+}
 
 /// True when processes wait for a CPU: over the last minute twice as many were runnable as there are CPUs
 /// (proc(5), `loadavg`).

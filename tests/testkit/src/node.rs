@@ -23,7 +23,7 @@ pub const API_PORT: u16 = 8080;
 
 /// A node takes a second or two until it is ready; a busy machine gets more.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
-const STOP_DEADLINE: Duration = Duration::from_secs(30);
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The role of the node in its cluster.
 #[derive(Debug, Clone)]

@@ -1,10 +1,12 @@
 //! Unused ports of 127.0.0.1.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
+
+use tokio::net::TcpSocket;
 
 /// Below the ports that Linux uses for outgoing connections (`ip_local_port_range`, 32768 and up by default):
 /// one of those may be taken between the choice of a port and its use, or while a server is stopped.
@@ -26,12 +28,23 @@ pub fn allocate() -> u16 {
             continue;
         }
         let Ok(lock) = lock(port) else { continue };
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if is_free(port) {
             given.insert(port, lock);
             return port;
         }
     }
     panic!("every port of {PORTS:?} is in use");
+}
+
+/// Whether a server can listen on the port. The socket never listens: a child that another test has just forked may
+/// still have it, and would keep the port from the server.
+fn is_free(port: u16) -> bool {
+    let bind = || {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind((Ipv4Addr::LOCALHOST, port).into())
+    };
+    bind().is_ok()
 }
 
 /// An abstract socket: its name is taken in this network namespace until the process ends.
@@ -42,6 +55,7 @@ fn lock(port: u16) -> std::io::Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::net::TcpListener;
 
     use super::*;
 

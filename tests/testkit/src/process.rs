@@ -16,7 +16,7 @@ use crate::wait::{WaitTimeout, try_eventually};
 /// How many lines of the log a failure shows.
 const TAIL: usize = 40;
 /// How long a killed process takes to exit.
-const KILL_DEADLINE: Duration = Duration::from_secs(10);
+const KILL_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A running program: leader of its own process group, with its output in a file. Dropping it kills the
 /// remaining processes of that group, and no others.
@@ -160,7 +160,7 @@ mod tests {
     use crate::wait::eventually;
     use std::os::unix::process::ExitStatusExt;
 
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     fn shell(scratch: &ScratchDir, script: &str) -> ChildProcess {
         let mut command = Command::new("sh");

@@ -230,7 +230,7 @@ mod tests {
     use crate::tool;
 
     fn status(arguments: &[&str]) -> String {
-        let always = ["--silent", "--show-error", "--max-time", "10", "--output", "/dev/null"];
+        let always = ["--silent", "--show-error", "--max-time", "60", "--output", "/dev/null"];
         let written = ["--write-out", "%{http_code} %{size_download}"];
         tool::run("curl", always.iter().chain(&written).chain(arguments))
     }

@@ -21,7 +21,7 @@ use crate::registry::TestRegistry;
 /// User and password of [`TestRegistry::start_private`] as HTTP sends them.
 pub const BASIC: &str = "Basic YW5uYTpvcGVuIHNlc2FtZQ==";
 const LIFETIME: Duration = Duration::from_secs(300);
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The registry, over plain HTTP; dropping it ends it.
 #[derive(Debug)]
@@ -251,7 +251,7 @@ mod tests {
     use crate::tool;
 
     fn curl(arguments: &[&str]) -> String {
-        let always = ["--silent", "--show-error", "--max-time", "10", "--write-out", " %{http_code}"];
+        let always = ["--silent", "--show-error", "--max-time", "60", "--write-out", " %{http_code}"];
         tool::run("curl", always.iter().chain(arguments))
     }
 

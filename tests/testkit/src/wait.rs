@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn first_ok_is_returned() {
         let mut looks = 0;
-        let value = eventually(Duration::from_secs(5), "three looks", || {
+        let value = eventually(Duration::from_secs(60), "three looks", || {
             looks += 1;
             if looks == 3 { Ok(looks) } else { Err(format!("{looks} looks")) }
         });
@@ -130,7 +130,7 @@ mod tests {
     #[tokio::test]
     async fn async_condition_is_polled() {
         let mut looks = 0;
-        let value = eventually_async(Duration::from_secs(5), "two looks", || {
+        let value = eventually_async(Duration::from_secs(60), "two looks", || {
             looks += 1;
             let seen = looks;
             async move { if seen == 2 { Ok(seen) } else { Err("one".to_owned()) } }
@@ -150,7 +150,7 @@ mod tests {
     #[should_panic(expected = "should hold for")]
     fn consistently_fails_at_the_first_failure() {
         let mut looks = 0;
-        consistently(Duration::from_secs(5), "few looks", || {
+        consistently(Duration::from_secs(60), "few looks", || {
             looks += 1;
             if looks < 3 { Ok(looks) } else { Err("too many".to_owned()) }
         });

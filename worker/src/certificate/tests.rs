@@ -155,7 +155,7 @@ async fn certificate_is_renewed_only_when_due() {
     let before = young.shown_expiry().await;
     let again = young.renewal.ensure(now).await.unwrap();
     // Due after two thirds of its lifetime.
-    assert!(again <= HOUR / 6 && again >= HOUR / 6 - Duration::from_secs(5), "{again:?}");
+    assert!(again <= HOUR / 6 && again >= HOUR / 6 - Duration::from_secs(60), "{again:?}");
     assert_eq!((young.request_count(), young.shown_expiry().await), (0, before));
 
     let old = Node::new(HOUR * 5 / 6);

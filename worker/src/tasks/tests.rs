@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::sync::{Notify, RwLock, Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use warren_container_programs::ContainerPrograms;
-use warren_control::{BackgroundTasks, Shutdown, SystemClock};
+use warren_control::{BackgroundTasks, Clock, Shutdown, SystemClock};
 use warren_health::{ProbeLimits, Prober};
 use warren_network::fake::FakeNetwork;
 use warren_runtime::fake::FakeRuntime;
@@ -56,6 +56,33 @@ use fakes::{FakeContainerExec, FakeSecretObjects, FixedHolders};
 
 /// Where other nodes would send packets.
 const DATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+
+/// A clock that only the time of the tests advances, however slow the machine is.
+#[derive(Debug)]
+struct VirtualClock {
+    began_millis: u64,
+    began: Instant,
+}
+
+impl VirtualClock {
+    fn new() -> Self {
+        Self { began_millis: SystemClock::new().unix_millis(), began: Instant::now() }
+    }
+}
+
+impl Clock for VirtualClock {
+    fn unix_millis(&self) -> u64 {
+        self.began_millis + u64::try_from(self.began.elapsed().as_millis()).unwrap()
+    }
+
+    fn wall_millis(&self) -> u64 {
+        self.unix_millis()
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+}
 
 /// What remains after an agent was killed.
 struct Machine {
@@ -121,7 +148,7 @@ impl Machine {
         let applied_network = watch::Sender::new(AssignmentVersion::default());
         let network = Arc::new(CrashingBackend::new(Arc::clone(&self.network), &crash_plan));
         let health = Arc::<NodeConditions>::default();
-        let clock = Arc::new(SystemClock::new());
+        let clock = Arc::new(VirtualClock::new());
         let metrics = WorkerMetrics::default();
         let pins = SubpathMounts::new(self.dir.path().join("pins"));
         let volumes =

@@ -22,10 +22,10 @@ use warren_security::{CertificateAuthority, Identity};
 use warren_types::spec::{HealthCheck, Probe};
 use warren_types::{DesiredTaskState, EnvVar, ImageDigest, NodeSettings, TaskAssignment};
 
-use super::tests::store_reports_until;
+use super::tests::{assert_conditions_only_of_machine, store_reports_until};
 use super::*;
-use crate::fake_manager::FakeManager;
-use crate::fixtures::{port, settings, task, task_id};
+use crate::fake_manager::{FakeManager, TIMEOUT};
+use crate::fixtures::{eventually, port, settings, task, task_id};
 
 const PAGE: &str = "served by a real container";
 
@@ -69,8 +69,8 @@ fn archive() -> Vec<u8> {
 async fn fetch_page() -> String {
     let fetch = || -> std::io::Result<String> {
         let at: SocketAddr = ([127, 0, 0, 1], 8080).into();
-        let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut stream = TcpStream::connect_timeout(&at, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -179,7 +179,8 @@ fn container_survives_agent_and_leaves_nothing() {
         let digest: Option<ImageDigest> = Some(image.parse().unwrap());
         session.assign(2, vec![serving(DesiredTaskState::Running, digest.clone())]).await;
         store_reports_until(&mut session, |report| report.ready).await;
-        assert!(fetch_page().await.ends_with(PAGE), "the port leads to the container");
+        let page = session.alive_during(fetch_page()).await;
+        assert!(page.ends_with(PAGE), "the port leads to the container: {page}");
         let running = pid(&machine.runtime, 1).await.unwrap();
         assert_eq!(container_file(running, "etc/hostname"), "web-1\n");
         assert!(container_file(running, "etc/hosts").contains("10.210.0.2\tweb-1"));
@@ -192,7 +193,7 @@ fn container_survives_agent_and_leaves_nothing() {
         session.assign(3, vec![serving(DesiredTaskState::Running, digest.clone())]).await;
         store_reports_until(&mut session, |report| report.ready).await;
         assert_eq!(pid(&machine.runtime, 1).await, Some(running), "the same process");
-        assert!(fetch_page().await.ends_with(PAGE));
+        assert!(session.alive_during(fetch_page()).await.ends_with(PAGE));
 
         session.assign(4, vec![serving(DesiredTaskState::Remove, digest)]).await;
         store_reports_until(&mut session, |report| {
@@ -200,18 +201,12 @@ fn container_survives_agent_and_leaves_nothing() {
         })
         .await;
         session.send(Frame::Current(Default::default())).await;
-        assert!(fetch_page().await.is_empty(), "nobody answers any more");
+        assert!(session.alive_during(fetch_page()).await.is_empty(), "nobody answers any more");
         // Its log is retained until the manager drops it.
         let directories = || std::fs::read_dir(machine.data_dir.path().join("tasks")).unwrap().count();
         assert_eq!(directories(), 1);
         session.assign(5, vec![]).await;
-        let removed = async {
-            while directories() > 0 {
-                // Between two checks; the loop has a deadline.
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), removed).await.unwrap();
+        session.alive_during(eventually("its directory is removed", async || directories() == 0)).await;
         worker.stop().await.unwrap();
         assert!(machine.runtime.list().await.unwrap().is_empty());
         let namespaces = std::fs::read_dir(machine.run_dir.join("netns")).into_iter().flatten().count();

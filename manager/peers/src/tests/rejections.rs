@@ -34,6 +34,15 @@ fn forced(world: &PeersFixture) -> State {
     state
 }
 
+/// The leader that `node` knows stays active.
+async fn keep_leader(node: &TestManager) {
+    let mut due = tokio::time::interval(RESEND);
+    loop {
+        due.tick().await;
+        node.publisher.record_leader_seen();
+    }
+}
+
 /// Sends to `node`, with the certificate of `shown`, a hello as `member` and then `messages`.
 async fn converse(
     world: &PeersFixture,
@@ -233,6 +242,7 @@ async fn incarnations_exchange_no_messages() {
         let mut client = PeersClient::new(channel);
         let talking = client.stream_raft(frames);
         tokio::select! {
+            biased;
             heard = node.message() => assert_eq!(heard, marker),
             ended = talking => panic!("{ended:?}"),
         }
@@ -277,7 +287,10 @@ async fn unassigned_member_id_is_admitted_only_without_leader() {
     assert_eq!(nodes[0].message().await, message(3, 1, 2, 0));
     for leader in [1, 2] {
         nodes[0].publish(leader, world.state());
-        let refused = converse(&world, &nodes[0], 3, 9, vec![message(9, 1, 1, 0)]).await;
+        let refused = tokio::select! {
+            refused = converse(&world, &nodes[0], 3, 9, vec![message(9, 1, 1, 0)]) => refused,
+            () = keep_leader(&nodes[0]) => unreachable!("it does not end"),
+        };
         assert_eq!((refused.code, refused.reason.as_str()), (Code::Unavailable, "MEMBER_UNKNOWN"));
     }
 }

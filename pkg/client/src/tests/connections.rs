@@ -1,8 +1,12 @@
 //! Who is let in, by whom, and what is said when there is nobody.
 
+use std::time::Duration;
+
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use warren_security::Role;
 
+use super::closed_port;
 use super::scripted_server::{ScriptedApiServer, admin, authority};
 use crate::contexts::{ClientIdentity, ClientTarget, PrivateKeyPem};
 use crate::{Client, Error};
@@ -46,10 +50,7 @@ async fn a_certificate_of_another_cluster_is_denied() {
 
 #[tokio::test]
 async fn closed_port_is_unreachable() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    drop(listener);
-    let ours = authority();
+    let (ours, (address, _held)) = (authority(), closed_port());
     let error = Client::connect(&tcp(&address, admin(&ours, &ours))).await.unwrap_err().to_string();
     let expected = format!("cannot reach the manager at {address}: Connection refused");
     assert!(error.starts_with(&expected), "{error}");
@@ -59,7 +60,7 @@ async fn closed_port_is_unreachable() {
 async fn handshake_that_a_manager_ends_is_repeated() {
     let (ours, manager) = (authority(), ScriptedApiServer::default());
     let (server, _serving) = manager.serve_port(&ours, Role::Manager);
-    for (ended, is_reached) in [(2, true), (4, false)] {
+    let connect = async |ended: usize| {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, server) = (listener.local_addr().unwrap().to_string(), server.clone());
         let proxy = tokio::spawn(async move {
@@ -70,11 +71,22 @@ async fn handshake_that_a_manager_ends_is_repeated() {
             let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
             tokio::io::copy_bidirectional(&mut client, &mut server).await
         });
+        let begun = Instant::now();
         let connected = Client::connect(&tcp(&address, admin(&ours, &ours))).await;
+        proxy.abort();
+        (connected, begun.elapsed())
+    };
+    for (ended, is_reached) in [(2, true), (4, false)] {
+        let (mut connected, mut took) = connect(ended).await;
+        for _ in 0..10 {
+            // On a loaded machine the client may have no time left to repeat the handshake.
+            if is_reached && connected.is_err() && took > Duration::from_secs(2) {
+                (connected, took) = connect(ended).await;
+            }
+        }
         assert_eq!(connected.is_ok(), is_reached, "{ended} ended: {connected:?}");
         let is_unreachable = matches!(connected, Err(Error::Unreachable { .. }));
         assert_eq!(is_unreachable, !is_reached);
-        proxy.abort();
     }
 }
 

@@ -9,6 +9,7 @@ use warren_security::{
     without_certificate,
 };
 
+use super::closed_port;
 use super::scripted_server::{FakeScript, ScriptedApiServer, admin, admin_since, authority};
 use crate::client_tls::{ClientTls, dial_to_renew};
 use crate::contexts::{ClientIdentity, ClientTarget};
@@ -110,9 +111,7 @@ async fn expired_certificate_without_a_listed_key_is_denied() {
 #[tokio::test]
 async fn another_manager_renews_what_the_first_cannot() {
     let ours = authority();
-    let (theirs, manager) = (ScriptedApiServer::default(), manager(Some(&ours)));
-    let (gone, serving) = theirs.serve_port(&ours, Role::Manager);
-    drop(serving);
+    let (manager, (gone, _held)) = (manager(Some(&ours)), closed_port());
     let (address, _serving) = manager.serve_port(&ours, Role::Manager);
     let client = Client::connect(&tcp(&[&gone, &address], &issued_ago(&ours, 25))).await.unwrap();
     client.services().get("web").await.unwrap();

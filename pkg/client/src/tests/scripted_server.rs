@@ -27,6 +27,9 @@ use warren_security::{
 
 use crate::contexts::{ClientIdentity, ClientTarget, PrivateKeyPem};
 
+/// Longer than a loaded machine pauses.
+const LONG: Duration = Duration::from_secs(60);
+
 type EventStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// What the manager will answer, in order, and what it was asked.
@@ -135,7 +138,9 @@ impl ScriptedApiServer {
         let own = ReloadableCertificate::new(&authority.issue(&own, SystemTime::now()).unwrap());
         let config = server_config(&authority.roots(), own).unwrap();
         let listener = TcpListener::from_std(listener).unwrap();
-        let incoming = serve_tls(listener, config, HandshakeLimits::default());
+        // A loaded machine may pause a client in the middle of its handshake.
+        let limits = HandshakeLimits { hello_timeout: LONG, handshake_timeout: LONG, ..Default::default() };
+        let incoming = serve_tls(listener, config, limits);
         serving.runtime().spawn(self.router().serve_with_incoming(incoming));
         drop(entered);
         (address, serving)
@@ -160,7 +165,7 @@ impl Drop for FakeServer {
     fn drop(&mut self) {
         let runtime = self.0.take().expect("dropped once");
         // Waited for, so that whoever takes its place finds it free; on a thread that may wait.
-        let ending = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(10)));
+        let ending = std::thread::spawn(move || runtime.shutdown_timeout(LONG));
         ending.join().expect("ending does not panic");
     }
 }

@@ -9,6 +9,7 @@ use warren_proto::{Problem, v1};
 use warren_security::Role;
 use warren_types::ServiceSpec;
 
+use super::LONG_TIMES;
 use super::scripted_server::{FakeScript, ScriptedApiServer, admin, authority, service};
 use crate::contexts::ClientTarget;
 use crate::{Client, Error};
@@ -106,7 +107,7 @@ async fn broken_connection_leaves_write_unconfirmed() {
     let (other, _other) = second.serve_port(&ours, Role::Manager);
     let addresses = [&lost, &other].map(|address| address.parse().unwrap()).into();
     let target = ClientTarget::Tcp { addresses, identity: admin(&ours, &ours) };
-    let client = Client::connect(&target).await.unwrap();
+    let client = Client::connect_timed(&target, LONG_TIMES).await.unwrap();
     let ending = async {
         unanswered.await.unwrap();
         drop(serving);

@@ -36,7 +36,10 @@ fn shim_starts_logger_and_waits() {
     containerd.ctr(run.into_iter().chain(["/dev/init", "--", "sh", "-c", SCRIPT]));
     let found = eventually(TIMEOUT, "the first lines", || {
         let found = read_all(&dir);
-        if texts(&found).contains(&"ready".to_owned()) { Ok(found) } else { Err(format!("{found:?}")) }
+        let lines = texts(&found);
+        let all =
+            ["parent 1", "to err", "ready"].iter().all(|expected| lines.iter().any(|line| line == expected));
+        if all { Ok(found) } else { Err(format!("{found:?}")) }
     });
     assert_eq!(found[0], OutputEntry::Attempt { at: at(&found[0]), attempt: 4 });
     let count_lines = |text: &str, expected: OutputStream| {

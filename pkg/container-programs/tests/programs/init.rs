@@ -134,7 +134,7 @@ fn program_that_closes_its_input_runs_on() {
     let scratch = ScratchDir::new();
     let pipe = scratch.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-    let script = "exec <&-; echo closed; trap 'exit 3' TERM; tail -f /dev/null & while :; do wait; done";
+    let script = "exec <&-; trap 'exit 3' TERM; echo closed; tail -f /dev/null & while :; do wait; done";
     let words = ["--input", pipe.to_str().unwrap(), "--", "sh", "-c", script];
     let mut running = Running::start_with(&scratch, &words);
     let mut writer = OpenOptions::new().write(true).open(&pipe).unwrap();

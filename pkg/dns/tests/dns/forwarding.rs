@@ -201,10 +201,8 @@ async fn silent_upstream_is_asked_last_afterwards() {
 #[tokio::test]
 async fn upstream_that_fails_or_is_not_there_is_passed_over() {
     let server = start();
-    let gone = {
-        let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 1, 9), 0)).await.unwrap();
-        socket.local_addr().unwrap()
-    };
+    // Nobody has this port.
+    let gone = SocketAddr::from((Ipv4Addr::new(127, 0, 1, 9), 1));
     let failing = Upstream::start(1, Behaviour::Code(ResponseCode::ServFail)).await;
     let refusing = Upstream::start(2, Behaviour::Code(ResponseCode::Refused)).await;
     let next = Upstream::start(3, answer(3)).await;
@@ -212,12 +210,22 @@ async fn upstream_that_fails_or_is_not_there_is_passed_over() {
     assert_eq!(addresses(&server, "a.example.com.").await, host(3));
     assert_eq!((failing.asked(), refusing.asked(), next.asked()), (1, 1, 1));
     server.set_upstreams(&[failing.address, gone]);
-    assert_eq!(code(&server, CLIENT, "a.example.com.").await, ResponseCode::ServFail);
-    assert_eq!(code(&server, CLIENT, "a.example.com.").await, ResponseCode::ServFail);
-    assert_eq!(failing.asked(), 2, "a failure is cached for a second");
+    let mut failures = 0;
+    for name in ["a.example.com.", "b.example.com.", "c.example.com."] {
+        let before = failing.asked();
+        for _ in 0..2 {
+            assert_eq!(code(&server, CLIENT, name).await, ResponseCode::ServFail);
+            failures += 1;
+        }
+        // It is cached for a second; on a busy machine the second question may come later.
+        if failing.asked() == before + 1 {
+            break;
+        }
+        assert_ne!(name, "c.example.com.", "a failure is cached");
+    }
     server.set_upstreams(&[]);
-    assert_eq!(code(&server, CLIENT, "b.example.com.").await, ResponseCode::ServFail);
-    assert_eq!(server.counters().failures, 3);
+    assert_eq!(code(&server, CLIENT, "d.example.com.").await, ResponseCode::ServFail);
+    assert_eq!(server.counters().failures, failures + 1);
 }
 
 #[tokio::test]

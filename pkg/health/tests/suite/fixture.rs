@@ -84,7 +84,12 @@ impl ProbeFixture {
 
     /// A listener in the namespace, and its port.
     pub fn listen(&self, address: Ipv4Addr) -> (tokio::net::TcpListener, u16) {
-        let bind = move || std::net::TcpListener::bind((address, 0)).unwrap();
+        self.listen_on(address, 0)
+    }
+
+    /// The same on this port, or on a free one if it is 0.
+    pub fn listen_on(&self, address: Ipv4Addr, port: u16) -> (tokio::net::TcpListener, u16) {
+        let bind = move || std::net::TcpListener::bind((address, port)).unwrap();
         let listener = inside(bind, Some(&self.namespace));
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,10 +1,12 @@
 //! Possible server answers to a GET.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use warren_health::MAX_OUTPUT;
 
@@ -123,7 +125,8 @@ async fn slow_and_endless_answers_take_no_more_than_they_may() {
     });
     let outcome = world.probe(get(stuck, "/")).await;
     assert_eq!(outcome.output(), format!("HTTP 500 from :{stuck}/: half"));
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // Less than the 30 seconds of the last check: it does not wait that long for the rest of the body.
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -157,13 +160,40 @@ async fn queued_checks_keep_their_timeout() {
     });
     let one = |_| {
         let world = Arc::clone(&world);
-        tokio::spawn(async move {
-            world.probe_with_timeout(get(port, "/"), Duration::from_millis(2000)).await.succeeded
-        })
+        tokio::spawn(async move { world.probe(get(port, "/")).await.succeeded })
     };
     let all: Vec<_> = (0..20).map(one).collect();
     for check in all {
         assert!(check.await.unwrap());
     }
     assert_eq!(seen.load(Ordering::SeqCst), 2);
+
+    // One that waits longer for its turn than its timeout.
+    let world = ProbeFixture::with_permits(1);
+    let released = Arc::new(Notify::new());
+    let release = Arc::clone(&released);
+    let slow = world.serve(move |_, mut stream| {
+        let released = Arc::clone(&released);
+        async move {
+            released.notified().await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.ok();
+        }
+    });
+    let silent = world.serve(|_, stream| async move {
+        let _held = stream;
+        std::future::pending().await
+    });
+    let mut first = pin!(world.probe(get(slow, "/")));
+    let mut second = pin!(world.probe_with_timeout(get(silent, "/"), Duration::from_millis(300)));
+    tokio::select! {
+        biased;
+        outcome = &mut first => panic!("{outcome:?}"),
+        outcome = &mut second => panic!("{outcome:?}"),
+        // Not a wait: longer than the timeout.
+        () = tokio::time::sleep(Duration::from_millis(600)) => {}
+    }
+    release.notify_one();
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.succeeded, "{first:?}");
+    assert_eq!(second.output(), "no answer within 300ms");
 }

@@ -16,7 +16,7 @@ async fn tcp_check_follows_port_state() {
     assert_eq!((outcome.succeeded, outcome.output()), (true, format!("port {port} accepts connections")));
     drop(everywhere);
     // A program started by another test also holds the socket until its exec.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while world.probe(Probe::Tcp { port }).await.succeeded && Instant::now() < deadline {}
     for probe in [Probe::Tcp { port }, get(port, "/")] {
         let outcome = world.probe(probe).await;
@@ -37,8 +37,12 @@ async fn host_listener_is_not_reached() {
     let outside = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = outside.local_addr().unwrap().port();
     assert!(!world.probe(Probe::Tcp { port }).await.succeeded);
-    // Conversely, sockets of this process stay in its own namespace.
-    let (_inside, port) = world.listen(Ipv4Addr::UNSPECIFIED);
+    // Conversely, sockets of this process stay in its own namespace. Outside, the port is bound without a listener, so
+    // that no other program has it.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let port = bound.local_addr().unwrap().port();
+    let _inside = world.listen_on(Ipv4Addr::UNSPECIFIED, port);
     assert!(world.probe(Probe::Tcp { port }).await.succeeded);
     assert!(tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err());
 }

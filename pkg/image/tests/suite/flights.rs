@@ -1,32 +1,30 @@
 //! Shared pulls: concurrent callers, and callers that cancel.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use futures::FutureExt;
+use tokio::sync::watch;
 use warren_image::{Error, PullHandle, Reference, RegistryAccess, RegistryCredentials, RegistryError};
 
 use crate::scripted::{AfterBody, LONGER_THAN_TIMEOUT, SampleImage, ScriptedReply, ScriptedServer};
-use crate::world::{ImageFixture, registries};
+use crate::world::{ImageFixture, impatient};
 
 /// A registry that withholds the last byte of the layer until it is released.
 struct GatedRegistry {
     server: ScriptedServer,
-    open: Arc<AtomicBool>,
+    open: watch::Sender<bool>,
     reference: Reference,
     layer: String,
 }
 
 impl GatedRegistry {
     async fn start() -> Self {
-        let open = Arc::new(AtomicBool::new(false));
-        let (sample, is_open) = (SampleImage::new(5, &[400_000]), open.clone());
+        let (open, is_open) = watch::channel(false);
+        let sample = SampleImage::new(5, &[400_000]);
         let layer = sample.layer(0).0;
         let digest = layer.clone();
         let server = ScriptedServer::start(move |request| {
             let reply = sample.answer(request);
-            match request.path.ends_with(&digest) && !is_open.load(Ordering::SeqCst) {
-                true => reply.cut(300_000).after_body(AfterBody::Stall),
+            match request.path.ends_with(&digest) && !*is_open.borrow() {
+                true => reply.cut(300_000).closed_when(&is_open),
                 false => reply,
             }
         })
@@ -36,7 +34,7 @@ impl GatedRegistry {
     }
 
     fn open(&self) {
-        self.open.store(true, Ordering::SeqCst);
+        self.open.send_replace(true);
     }
 
     /// Waits until the pull has received everything before the gate.
@@ -58,7 +56,8 @@ async fn same_image_is_pulled_once() {
     assert!(pulls[0].outcome().now_or_never().is_none());
     pulls.truncate(4);
     let late = world.images.pull(&gate.reference, None);
-    assert_eq!(*late.progress().borrow(), *pulls[0].progress().borrow());
+    let seen = late.progress().borrow().clone();
+    assert_eq!(seen, *pulls[0].progress().borrow());
     gate.open();
     pulls.push(late);
     let outcomes = futures::future::join_all(pulls.iter().map(PullHandle::outcome)).await;
@@ -76,10 +75,7 @@ async fn same_image_is_pulled_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn abandoned_pull_ends_and_leaves_nothing() {
-    // On a busy machine the checks below may exceed the normal stall timeout, which retries the pull.
-    let mut patient = registries();
-    patient.policy.stall_timeout = LONGER_THAN_TIMEOUT;
-    let (world, gate) = (ImageFixture::with(patient), GatedRegistry::start().await);
+    let (world, gate) = (ImageFixture::start(), GatedRegistry::start().await);
     let pulls = [(); 3].map(|()| world.images.pull(&gate.reference, None));
     gate.wait_until_reached(&pulls[0]).await;
     assert!(!world.stored_objects().is_empty());
@@ -147,7 +143,7 @@ async fn pulls_with_different_credentials_are_separate() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pull_times_out() {
     // A registry that sends a few bytes just before each stall timeout.
-    let mut registries = registries();
+    let mut registries = impatient();
     registries.policy.pull_timeout = std::time::Duration::from_secs(2);
     let world = ImageFixture::with(registries);
     let sample = SampleImage::new(8, &[1_000_000]);

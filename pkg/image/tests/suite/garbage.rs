@@ -1,16 +1,15 @@
 //! Removal of images that share parts, and with other users of the same containerd.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use warren_image::{ImagePart, LAST_USE_INTERVAL, LayerStage, Reference};
 use warren_testkit::image::{ImageLayer, TestImage};
 use warren_testkit::registry::TestRegistry;
 use warren_testkit::scratch::ScratchDir;
 use warren_types::Timestamp;
 
-use crate::scripted::{AfterBody, LONGER_THAN_TIMEOUT, SampleImage, ScriptedServer};
+use crate::scripted::{LONGER_THAN_TIMEOUT, SampleImage, ScriptedServer};
 use crate::world::{ImageFixture, random_bytes};
 
 /// busybox and a note that is unique to this image.
@@ -73,12 +72,12 @@ async fn pull_protects_existing_blobs() {
     let server = ScriptedServer::start(move |request| base.answer(request)).await;
     let first = world.pull(&format!("{}/base:1", server.host())).await.unwrap();
 
-    let open = Arc::new(AtomicBool::new(false));
-    let (is_open, digest) = (open.clone(), sample.layer(1).0);
+    let (open, is_open) = watch::channel(false);
+    let digest = sample.layer(1).0;
     let server = ScriptedServer::start(move |request| {
         let reply = sample.answer(request);
-        match request.path.ends_with(&digest) && !is_open.load(Ordering::SeqCst) {
-            true => reply.cut(300_000).after_body(AfterBody::Stall),
+        match request.path.ends_with(&digest) && !*is_open.borrow() {
+            true => reply.cut(300_000).closed_when(&is_open),
             false => reply,
         }
     });
@@ -86,11 +85,11 @@ async fn pull_protects_existing_blobs() {
     let reference: Reference = format!("{}/above:1", server.host()).parse().unwrap();
     let pull = world.images.pull(&reference, None);
     let mut progress = pull.progress();
-    let begun = progress.wait_for(|progress| progress.count_at_least(LayerStage::Unpacked) == 1);
+    let begun = progress.wait_for(|progress| progress.count_at_least(LayerStage::Unpacked) >= 1);
     tokio::time::timeout(LONGER_THAN_TIMEOUT, begun).await.unwrap().unwrap();
     assert!(world.images.remove(&first.reference).await.unwrap());
     world.images.collect_garbage().await.unwrap();
-    open.store(true, Ordering::SeqCst);
+    open.send_replace(true);
     pull.outcome().await.unwrap();
     let info = world.images.get(&reference).await.unwrap().unwrap();
     assert!(world.stored_objects().iter().any(|line| line.starts_with(info.chain_id.as_str())));

@@ -233,7 +233,7 @@ async fn unreachable_registry_is_reported() {
     let (world, mut registry) = (ImageFixture::start(), TestRegistry::start());
     let name = registry.push("team/web", "1", &layered("away").oci_archive());
     registry.process().pause();
-    let error = world.pull(&name).await.unwrap_err();
+    let error = ImageFixture::with(crate::world::impatient()).pull(&name).await.unwrap_err();
     assert!(matches!(&error, Error::Registry(RegistryError::Stalled { .. })), "{error}");
     assert!(error.is_transient());
     world.assert_nothing().await;

@@ -8,7 +8,7 @@ use crate::scripted::{
     AfterBody, LONGER_THAN_TIMEOUT, SampleImage, ScriptedReply, ScriptedRequest, ScriptedServer,
     silent_server,
 };
-use crate::world::ImageFixture;
+use crate::world::{ImageFixture, impatient};
 
 const SIZE: usize = 2_000_000;
 
@@ -66,7 +66,7 @@ async fn registry_without_ranges_restarts_download() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_connection_is_reopened() {
-    let world = ImageFixture::start();
+    let world = ImageFixture::with(impatient());
     let sample = sample();
     let server = faulty_registry(&sample, |request, reply| match request.before {
         0 => reply.cut(500_000).after_body(AfterBody::Stall),
@@ -106,7 +106,7 @@ async fn failing_registry_is_retried_with_bound() {
 #[tokio::test(flavor = "multi_thread")]
 async fn permanent_error_ends_pull() {
     let sample = sample();
-    let world = ImageFixture::start();
+    let (patient, impatient) = (ImageFixture::start(), ImageFixture::with(impatient()));
     let whole = sample.layer(0).1;
     let size = whole.len();
     let longer = [&whole[..], b"more"].concat();
@@ -160,17 +160,20 @@ async fn permanent_error_ends_pull() {
             .await
         };
         let begun = Instant::now();
+        let world = if want == "stalled" { &impatient } else { &patient };
         let error = world.pull(&name(&server)).await.expect_err(want);
         assert!(error.to_string().contains(want), "want {want:?}, found: {error}");
         assert!(begun.elapsed() < LONGER_THAN_TIMEOUT, "{want}: {:?}", begun.elapsed());
         assert_eq!(server.requests(&sample.layer(0).0).len(), requests, "{want}");
     }
-    world.assert_nothing().await;
+    for world in [patient, impatient] {
+        world.assert_nothing().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_registry_times_out() {
-    let world = ImageFixture::start();
+    let world = ImageFixture::with(impatient());
     let (host, _task) = silent_server().await;
     let begun = Instant::now();
     let error = world.pull(&format!("{host}/x:1")).await.unwrap_err();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use warren_image::Digest;
@@ -52,12 +53,22 @@ pub struct ScriptedReply {
     /// Whether the body length is sent. Otherwise the end of the connection marks it.
     pub has_length: bool,
     pub after_body: AfterBody,
+    /// With [`AfterBody::Stall`], the connection closes when this is true.
+    pub closes: Option<watch::Receiver<bool>>,
 }
 
 impl ScriptedReply {
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         let (headers, body) = (Vec::new(), body.into());
-        Self { status, headers, body, sent: None, has_length: true, after_body: AfterBody::Close }
+        Self {
+            status,
+            headers,
+            body,
+            sent: None,
+            has_length: true,
+            after_body: AfterBody::Close,
+            closes: None,
+        }
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -73,6 +84,12 @@ impl ScriptedReply {
 
     pub fn after_body(mut self, then: AfterBody) -> Self {
         self.after_body = then;
+        self
+    }
+
+    /// After the sent part of the body, the connection stays open until `closes` is true.
+    pub fn closed_when(mut self, closes: &watch::Receiver<bool>) -> Self {
+        (self.after_body, self.closes) = (AfterBody::Stall, Some(closes.clone()));
         self
     }
 
@@ -219,7 +236,13 @@ async fn send(
     stream.flush().await?;
     match reply.after_body {
         AfterBody::Close => stream.shutdown().await,
-        AfterBody::Stall => std::future::pending().await,
+        AfterBody::Stall => match reply.closes {
+            None => std::future::pending().await,
+            Some(mut closes) => {
+                let _ = closes.wait_for(|closes| *closes).await;
+                stream.shutdown().await
+            }
+        },
         AfterBody::Repeat => loop {
             stream.write_all(&reply.body).await?;
         },
@@ -322,4 +345,4 @@ impl SampleImage {
 }
 
 /// Longer than the timeout of a pull.
-pub const LONGER_THAN_TIMEOUT: Duration = Duration::from_secs(20);
+pub const LONGER_THAN_TIMEOUT: Duration = Duration::from_secs(45);

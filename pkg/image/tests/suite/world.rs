@@ -31,11 +31,11 @@ fn images(containerd: &TestContainerd, namespace: &str) -> ImageStore {
     ImageStore::new(ContainerdConnection::new(containerd.socket(), namespace).unwrap(), "overlayfs")
 }
 
-/// Registry settings with short timeouts.
+/// Registry settings with short delays. A loaded machine causes no retry.
 pub fn registries() -> RegistrySettings {
     let policy = RegistryPolicy {
-        connect_timeout: Duration::from_secs(5),
-        stall_timeout: Duration::from_millis(700),
+        connect_timeout: Duration::from_secs(60),
+        stall_timeout: Duration::from_secs(60),
         max_tries: 3,
         min_backoff: Duration::from_millis(10),
         max_backoff: Duration::from_millis(50),
@@ -43,6 +43,13 @@ pub fn registries() -> RegistrySettings {
     };
     let mut registries = RegistrySettings::default();
     registries.policy = policy;
+    registries
+}
+
+/// The same with a short stall timeout, for registries that do not answer.
+pub fn impatient() -> RegistrySettings {
+    let mut registries = registries();
+    registries.policy.stall_timeout = Duration::from_millis(700);
     registries
 }
 

@@ -83,7 +83,7 @@ impl DamageSample {
 
 /// Opens the log once its file is released: sled's threads may still hold it.
 fn open_free(dir: &Path, engine: LogEngine) -> Result<Box<dyn LogStore>, Error> {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         match open(dir, engine) {
             // Between two checks of the file lock.

@@ -1,9 +1,9 @@
 //! Full and failing disks: a clear error, no acknowledged write is lost, and the same batch succeeds when
 //! there is space again.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command, time::Duration};
 
-use warren_testkit::tool;
+use warren_testkit::{tool, wait::eventually};
 
 use super::open;
 use crate::{
@@ -28,6 +28,12 @@ fn fill(log: &mut dyn LogStore, from: u64) -> (u64, Error) {
 
 fn indexes(log: &dyn LogStore) -> Vec<u64> {
     log.load().unwrap().entries.iter().map(|entry| entry.index).collect()
+}
+
+/// Frees the space of a file. It is truncated first: a child that another test has just forked may still have it open.
+fn remove(file: &Path) {
+    fs::write(file, "").unwrap();
+    fs::remove_file(file).unwrap();
 }
 
 /// Opens a log again, as the raft driver does after an error: it may fail while the disk is full.
@@ -75,7 +81,7 @@ fn full_disk_fails_writes_until_space_is_free() {
                 acknowledged += u64::from(again.is_ok() && acknowledged < failed);
             }
         }
-        fs::remove_file(dir.join("filler")).unwrap();
+        remove(&dir.join("filler"));
         let mut log = reopen(&dir, engine, acknowledged).unwrap();
         for _ in 0..2 {
             log.append(&batch(failed)).unwrap();
@@ -108,7 +114,7 @@ fn log_creation_on_full_disk_can_be_retried() {
         }
         let snapshots = SnapshotDir::open(dir.join("snapshots"), None);
         assert!(snapshots.is_err_and(|error| error.is_out_of_space()) || size > 0);
-        fs::remove_file(&filler).unwrap();
+        remove(&filler);
         open(&dir, engine).unwrap().append(&batch(1)).unwrap();
         assert_eq!(indexes(&*open(&dir, engine).unwrap()), [1]);
     }
@@ -122,7 +128,14 @@ fn read_only_disk_fails_writes_until_writable() {
         let mut log = open(&dir, engine).unwrap();
         log.append(&batch(1)).unwrap();
         drop(log);
-        let remount = |how: &str| tool::run("mount", ["-o", how, dir.to_str().unwrap()]);
+        // The disk is busy while a child that another test has just forked has a file open for writing.
+        let remount = |how: &str| {
+            eventually(Duration::from_secs(60), how, || {
+                let mut command = Command::new("mount");
+                command.args(["-o", how]).arg(&dir);
+                tool::stdout(command, tool::DEADLINE).map_err(|error| error.to_string())
+            })
+        };
         remount("remount,ro");
         for _ in 0..2 {
             let error = open(&dir, engine).err().unwrap();

@@ -164,7 +164,8 @@ fn parse_sockets(table: &str, at: HostPort) -> Vec<(Ipv4Addr, u64)> {
     table.lines().skip(1).filter_map(user).collect()
 }
 
-/// The process that has one of the sockets open.
+/// The process that has one of the sockets open. A process that this one has forked, and that has not executed its
+/// program yet, is none: it closes its copies of the sockets then.
 pub(super) fn process_of(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
     let owned = inodes.iter().filter(|inode| **inode != NO_INODE);
     let links: BTreeSet<String> = owned.map(|inode| format!("socket:[{inode}]")).collect();
@@ -178,12 +179,24 @@ pub(super) fn process_of(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
     }
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let holders: BTreeSet<u32> = pids.filter(holds).collect();
+    // In this order: a process that executes its program in between has closed the copies when its files are read.
+    let holders: BTreeSet<u32> = pids.filter(|pid| !is_copy(*pid)).filter(holds).collect();
     // A process that was forked and has not executed its program yet holds what its parent does.
     let is_first = |pid: &&u32| parent_of(**pid).is_some_and(|parent| !holders.contains(&parent));
     let pid = *holders.iter().find(is_first).or(holders.first())?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
     Some(PortHolder { pid, name })
+}
+
+/// Whether this process has forked the other one, and that has not executed its program yet.
+fn is_copy(pid: u32) -> bool {
+    let command_line = |process: &str| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    if parent_of(pid) != Some(std::process::id()) {
+        return false;
+    }
+    let found = command_line(&pid.to_string());
+    // Empty while the kernel replaces the program, before it closes the copies.
+    found.is_empty() || found == command_line("self")
 }
 
 /// `None` if the process has ended.

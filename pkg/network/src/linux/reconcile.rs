@@ -6,7 +6,8 @@ use std::future::Future;
 use futures::StreamExt;
 
 use super::process::run_on_thread;
-use super::{LinuxInner, attach, node, with_holder};
+use super::requested::RequestedState;
+use super::{LinuxInner, attach, node};
 use crate::Error;
 use crate::desired::{TaskLink, desired_node, task_links};
 use crate::keys::TaskKey;
@@ -58,11 +59,9 @@ impl LinuxInner {
 
     /// Reconciles everything in dependency order; a failed part does not stop the next.
     pub(super) async fn ensure_all(&self) -> Repairs {
-        let not_held = self.state().hold_requested();
+        let not_held = self.hold(RequestedState::hold_requested).await;
         let mut repairs = self.ensure_node().await;
-        for error in not_held {
-            repairs.failed.push(with_holder(error).await);
-        }
+        repairs.failed.extend(not_held);
         let links = self.state().network.as_ref().map(task_links).unwrap_or_default();
         self.remove_orphans(&links, &mut repairs).await;
         let directory = self.directory.clone();

@@ -11,7 +11,7 @@ use crate::lab::cluster::{
     ClusterLab, Node, ServingTask, answers, direct, gateway, network, peers, settings, task_address,
     underlay, virtual_address,
 };
-use crate::lab::traffic::ask;
+use crate::lab::traffic::{ask, uninterrupted};
 use crate::lab::{CLIENT, NetworkNamespace, assert_refused, connect};
 use crate::published::at;
 
@@ -75,9 +75,9 @@ fn addresses_without_a_task_are_refused_at_once() {
         lab.client
             .command("iptables", &["-t", "raw", "-A", "PREROUTING", "-s", "10.210.0.0/16", "-j", "DROP"]);
         for nobody in [task_address(2, 9), task_address(7, 7), task_address(9, 9)] {
-            let start = Instant::now();
-            tasks[0].space.fetch(nobody, 80).unwrap_err();
-            assert!(start.elapsed() < Duration::from_millis(3500), "{nobody}: {:?}", start.elapsed());
+            let refused = tasks[0].space.fetch(nobody, 80).unwrap_err();
+            let waited = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+            assert!(!waited.contains(&refused.kind()), "{nobody}: {refused}");
         }
         // No packet with an address of the cluster leaves through the underlay.
         let rules = lab.client.command("iptables", &["-t", "raw", "-nvxL", "PREROUTING"]);
@@ -116,14 +116,14 @@ fn virtual_addresses_lead_to_every_backend() {
         for from in [&tasks[0].space, &lab.node(2).space] {
             for nobody in [virtual_address(3), virtual_address(99)] {
                 assert_refused(from, nobody, 80);
-                assert!(from.fetch_udp(nobody, 80).is_err());
+                assert!(from.fetch_udp_briefly(nobody, 80).is_err());
             }
             assert_refused(from, single, 81);
         }
         // A task of another network.
         assert_refused(&other.space, single, 80);
-        assert!(other.space.fetch_udp(single, 80).is_err());
-        assert!(!other.space.ping(single));
+        assert!(other.space.fetch_udp_briefly(single, 80).is_err());
+        assert!(!other.space.ping_briefly(single));
     }
 }
 
@@ -145,6 +145,9 @@ fn echo(space: &NetworkNamespace, port: u16) {
         }
     });
 }
+
+/// Longer than a reset takes on a busy machine, and shorter than reads wait.
+const RESET: Duration = Duration::from_secs(4);
 
 #[test]
 fn removed_backends_get_no_new_connection_and_gone_ones_end_theirs() {
@@ -196,16 +199,16 @@ fn removed_backends_get_no_new_connection_and_gone_ones_end_theirs() {
         lab.ensure_cluster(&cluster);
         let start = Instant::now();
         for (_, reader, _) in &mut opened {
-            let ended = reader.read(&mut [0; 1]).unwrap_err();
+            let ended = uninterrupted(|| reader.read(&mut [0; 1])).unwrap_err();
             assert_eq!(ended.kind(), io::ErrorKind::ConnectionReset, "a client that only reads: {ended}");
-            assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+            assert!(start.elapsed() < RESET, "{:?}", start.elapsed());
         }
         for (stream, _, _) in &mut opened {
             let start = Instant::now();
             let ended = talk(stream).and_then(|()| talk(stream)).unwrap_err();
             let reset = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
             assert!(reset.contains(&ended.kind()), "{ended}");
-            assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+            assert!(start.elapsed() < RESET, "{:?}", start.elapsed());
         }
     }
 }
@@ -219,7 +222,7 @@ fn peers_are_reached_and_forgotten_as_they_come_and_go() {
     // The third node leaves.
     let without = ClusterNetwork { peers: peers(1..=2).peers, ..cluster.clone() };
     lab.node(1).ensure_cluster(&without);
-    assert!(!tasks[0].space.ping(tasks[2].address));
+    assert!(!tasks[0].space.ping_briefly(tasks[2].address));
     assert!(tasks[0].space.ping(tasks[1].address), "the others stay");
     let traces = ["10.210.3.", "0x300000", "4099"];
     let is_left = |line: &String| traces.iter().any(|trace| line.contains(trace)) && !line.starts_with("nft");

@@ -14,11 +14,11 @@ use crate::lab::cluster::{
     underlay,
 };
 use crate::lab::traffic::{ask, uninterrupted};
-use crate::lab::{CLIENT, LOCALHOST, NetworkNamespace, assert_refused};
+use crate::lab::{CLIENT, LOCALHOST, NetworkNamespace, assert_refused, eventually};
 use crate::published::at;
 
 /// Longer than an answer takes on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(3);
+const DEADLINE: Duration = Duration::from_secs(20);
 const BOTH: [TransportProtocol; 2] = [TransportProtocol::Tcp, TransportProtocol::Udp];
 
 /// A task that receives on port 80, and sees the address and port of each client.
@@ -32,7 +32,7 @@ impl Receiver {
     fn start(node: &Node, last: u8) -> Self {
         let space = node.attach(last, &[1]);
         let (tcp, udp) = (space.listen(ANY, 80), space.run(|| UdpSocket::bind((ANY, 80)).unwrap()));
-        setsockopt(&tcp, sockopt::ReceiveTimeout, &TimeVal::seconds(3)).unwrap();
+        setsockopt(&tcp, sockopt::ReceiveTimeout, &TimeVal::seconds(DEADLINE.as_secs() as i64)).unwrap();
         udp.set_read_timeout(Some(DEADLINE)).unwrap();
         Self { space, tcp, udp }
     }
@@ -147,7 +147,7 @@ fn every_node_leads_to_every_task_which_sees_the_client() {
         // Without a task, from everywhere at once.
         for from in [&lab.client, own, other] {
             assert_refused(from, underlay(1), 8090);
-            assert!(from.fetch_udp(underlay(1), 8090).is_err());
+            assert!(from.fetch_udp_briefly(underlay(1), 8090).is_err());
         }
         assert_refused(own, LOCALHOST, 8090);
         // The same port of a client reaches one task through two nodes.
@@ -174,6 +174,7 @@ fn only_known_entry_nodes_deliver_packets_of_clients() {
     let task = Receiver::start(lab.node(1), 2);
     let through = lab.node(2);
     let client = lab.client.udp_client(underlay(2), port_of(1));
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
     // With an address of the device, the kernel itself would accept packets of any client there.
     lab.node(1).shell("ip addr add 198.51.100.9/32 dev warren-vx");
     // No number, that of the task's node, and that of no node.
@@ -184,7 +185,7 @@ fn only_known_entry_nodes_deliver_packets_of_clients() {
         other.send(b"forged").unwrap();
     }
     let entry = || lab.node(1).shell("iptables -t mangle -nvxL WARREN-ENTRY | tail -1");
-    assert_eq!(entry().split_whitespace().next(), Some("6"), "{}", entry());
+    eventually("six forged packets", || entry().split_whitespace().next() == Some("6"));
     through
         .shell("iptables -t mangle -F WARREN-EXIT; iptables -t mangle -A WARREN-EXIT -j MARK --set-mark 2");
     client.send(b"genuine").unwrap();
@@ -202,8 +203,8 @@ fn only_known_entry_nodes_deliver_packets_of_clients() {
     let without = ClusterNetwork { peers: peers([1, 3]).peers, ..cluster.clone() };
     lab.node(1).ensure_cluster(&without);
     let _ = task.udp.send_to(b"?", seen);
-    let dropped = lab.node(1).shell("iptables -nvxL WARREN-FWD | grep 'connmark'");
-    assert_eq!(dropped.split_whitespace().next(), Some("1"), "{dropped}");
+    let dropped = || lab.node(1).shell("iptables -nvxL WARREN-FWD | grep 'connmark'");
+    eventually("a dropped answer", || dropped().split_whitespace().next() == Some("1"));
     let rules = lab.client.command("iptables", &["-t", "raw", "-nvxL", "PREROUTING"]);
     assert_eq!(rules.lines().last().unwrap().split_whitespace().next(), Some("0"), "{rules}");
     let found = lab.node(1).inventory();
@@ -238,8 +239,7 @@ fn port_of_another_process_or_of_host_mode_is_left_alone() {
         assert_eq!(lab.client.fetch_udp(underlay(1), port_of(1)).unwrap(), answer("one"));
         drop(process);
         node.space.wait_closed(port_of(1));
-        let pass = node.repair();
-        assert!(pass.failed.is_empty(), "{pass:?}");
+        node.repair_completely();
         assert_eq!(lab.client.fetch(underlay(1), port_of(1)).unwrap(), answer("one"));
 
         let flow = lab.client.udp_client(underlay(1), port_of(1));

@@ -9,12 +9,14 @@ use std::time::Duration;
 use warren_network::{LinuxNetwork, NetworkBackend};
 
 use crate::lab::{
-    CLIENT, NODE, NetworkLab, NetworkNamespace, address, all, assert_same, host_port, key, link, published,
-    run_on_node, settings, task, without_indexes,
+    CLIENT, NODE, NetworkLab, NetworkNamespace, address, all, assert_same, eventually, host_port, key, link,
+    published, run_on_node, settings, task, without_indexes,
 };
 
 /// Set for a process that works in a given run directory until it is killed.
 const VICTIM: &str = "WARREN_NETWORK_TEST_VICTIM";
+/// The file that this process creates in the directory before it works.
+const READY: &str = "ready";
 
 /// Foreign rules, so that all tables exist beforehand, and can be compared afterwards.
 fn rules_of_others(lab: &NetworkLab) {
@@ -137,7 +139,8 @@ fn a_given_namespace_replaces_another() {
             assert_eq!(lab.node.fetch(address(2), 80).unwrap(), "two 10.210.1.1");
         }
         lab.network.remove_task(&key(2)).await.unwrap();
-        lab.node.command("umount", &[file]);
+        // Lazily: a process that another test starts may have the file open until its exec.
+        lab.node.command("umount", &["--lazy", file]);
         std::fs::remove_file(given).unwrap();
     });
 }
@@ -163,8 +166,9 @@ fn repeated_work_leaves_nothing() {
         // Started by the test below, in its node's namespace.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        return runtime
-            .block_on(work(&crate::lab::linux_network(std::path::Path::new(&directory)), usize::MAX));
+        let directory = Path::new(&directory);
+        std::fs::write(directory.join(READY), "").unwrap();
+        return runtime.block_on(work(&crate::lab::linux_network(directory), usize::MAX));
     }
     run_on_node(|lab| async move {
         rules_of_others(&lab);
@@ -189,7 +193,11 @@ impl KilledProcess {
                 .spawn()
                 .unwrap()
         };
-        Self(lab.node.run(spawn))
+        let ready = lab.run.path().join(READY);
+        let started = Self(lab.node.run(spawn));
+        eventually("the victim works", || ready.exists());
+        std::fs::remove_file(ready).unwrap();
+        started
     }
 }
 

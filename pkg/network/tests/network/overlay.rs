@@ -6,7 +6,7 @@ use crate::lab::cluster::{
     ClusterLab, ServingTask, attachment, direct, gateway, network, peers, settings, task_address, task_key,
     underlay, virtual_address,
 };
-use crate::lab::traffic::uninterrupted;
+use crate::lab::traffic::exchange;
 use crate::lab::{CLIENT, LOCALHOST, assert_same, run_on_node, without_indexes};
 
 #[test]
@@ -249,10 +249,8 @@ fn large_datagrams_pass_a_smaller_path() {
     }
     for length in [1, 1422, 9000] {
         let socket = one.space.udp_client(two.address, 80);
-        socket.send(&vec![7; length]).unwrap();
-        let mut answer = [0; 64];
-        let received = uninterrupted(|| socket.recv(&mut answer)).unwrap();
-        assert_eq!(&answer[..received], format!("two {}", one.address).as_bytes(), "{length}");
+        let answer = exchange(&socket, &vec![7; length]).unwrap();
+        assert_eq!(answer, format!("two {}", one.address), "{length}");
     }
 }
 

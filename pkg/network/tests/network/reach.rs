@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{
     CLIENT, COMPARISONS, EchoServer, GATEWAY, LOCALHOST, NODE, NODE_SECOND, NetworkLab, NetworkNamespace,
-    address, all, assert_refused, close, connect, host_port, key, published, run_on_node, task,
+    WAIT_DEADLINE, address, all, assert_refused, close, connect, eventually, host_port, key, published,
+    run_on_node, task,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use warren_network::{NetworkBackend, NodeNetwork};
@@ -156,10 +157,12 @@ fn established_connections_outlive_unpublish_but_not_the_task() {
     });
 }
 
-/// Whether a connection succeeds within a generous time.
-fn connects(from: &NetworkNamespace, to: Ipv4Addr, port: u16) -> bool {
+/// For a connection that should not succeed.
+const BRIEFLY: Duration = Duration::from_millis(300);
+
+fn connects_within(time: Duration, from: &NetworkNamespace, to: Ipv4Addr, port: u16) -> bool {
     let to = SocketAddrV4::new(to, port).into();
-    from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(300)).is_ok())
+    from.run(|| TcpStream::connect_timeout(&to, time).is_ok())
 }
 
 #[test]
@@ -175,13 +178,13 @@ fn node_loopback_is_not_reachable() {
             space.command("ip", &["addr", "del", "127.0.0.1/8", "dev", "lo"]);
             space.command("sh", &["-c", &format!("ip route add 127.0.0.0/8 {route}")]);
         }
-        let reached = || {
+        let reached_within = |time| {
             let attempts = [(&tasks[0], 7002), (&tasks[0], 8084), (&lab.client, 8084)];
-            attempts.map(|(from, port)| connects(from, LOCALHOST, port))
+            attempts.map(|(from, port)| connects_within(time, from, LOCALHOST, port))
         };
-        assert_eq!(reached(), [false; 3]);
+        assert_eq!(reached_within(BRIEFLY), [false; 3]);
         lab.node.command("sh", &["-c", "iptables -t raw -F; iptables -F WARREN-IN"]);
-        assert_eq!(reached(), [true; 3], "only the rules stand in the way");
+        assert_eq!(reached_within(WAIT_DEADLINE), [true; 3], "only the rules stand in the way");
     });
 }
 
@@ -191,13 +194,13 @@ fn spoofed_packets_are_dropped() {
         let (tasks, _servers) = publish_two_tasks(&lab).await;
         // Directly to a task's address from the outside.
         lab.client.command("ip", &["route", "add", "10.210.0.0/16", "via", "192.0.2.1"]);
-        assert!(!connects(&lab.client, address(2), 80));
+        assert!(!connects_within(BRIEFLY, &lab.client, address(2), 80));
         // With the source address of another task.
         tasks[0].command("ip", &["addr", "add", "10.210.1.77/32", "dev", "eth0"]);
         tasks[0].command("sh", &["-c", "ip route add 10.210.1.3 via 10.210.1.1 dev eth0 src 10.210.1.77"]);
         assert_eq!(dropped_as_spoofed(&lab.node), 0);
-        assert!(!connects(&tasks[0], address(3), 80));
-        assert!(dropped_as_spoofed(&lab.node) > 0);
+        assert!(!connects_within(BRIEFLY, &tasks[0], address(3), 80));
+        eventually("a drop", || dropped_as_spoofed(&lab.node) > 0);
     });
 }
 
@@ -251,13 +254,14 @@ fn fifty_tasks_at_once_with_a_port_each() {
 fn dns_query_without_a_server_is_not_refused() {
     run_on_node(|lab| async move {
         let tasks = lab.with_tasks([2]).await;
-        let ask = |port| tasks[0].fetch_udp(GATEWAY, port).map_err(|error| error.kind());
         for _ in 0..2 {
-            assert_eq!(ask(53), Err(ErrorKind::WouldBlock), "the next attempt may be answered");
-            assert_eq!(ask(54), Err(ErrorKind::ConnectionRefused));
+            let without = tasks[0].fetch_udp_briefly(GATEWAY, 53).unwrap_err();
+            assert_eq!(without.kind(), ErrorKind::WouldBlock, "the next attempt may be answered");
+            let closed = tasks[0].fetch_udp(GATEWAY, 54).unwrap_err();
+            assert_eq!(closed.kind(), ErrorKind::ConnectionRefused);
         }
         let _server = lab.node.serve_udp(GATEWAY, 53, "dns");
-        assert_eq!(ask(53), Ok(format!("dns {}", address(2))));
+        assert_eq!(tasks[0].fetch_udp(GATEWAY, 53).unwrap(), format!("dns {}", address(2)));
         let repairs = lab.network.repair().await.unwrap();
         assert!(repairs.repaired.is_empty() && repairs.failed.is_empty(), "{repairs:?}");
     });
@@ -327,6 +331,6 @@ fn attaching_is_quick() {
         println!("attach: median {:?}, worst {:?}", times[20], times[39]);
         println!("detach: median {:?}, worst {:?}", removals[20], removals[39]);
         // A few milliseconds on an idle machine. What waits for an interval or a timeout takes a second or more.
-        assert!(times[0] < Duration::from_millis(100), "{times:?}");
+        assert!(times[0] < Duration::from_millis(500), "{times:?}");
     });
 }

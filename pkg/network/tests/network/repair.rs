@@ -1,12 +1,13 @@
 //! External damage of every kind, and its repair by a reconciliation.
 
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 use warren_network::{Error, NetworkBackend};
 
 use crate::lab::{
-    CLIENT, EchoServer, NODE, NetworkLab, NetworkNamespace, all, assert_same, key, link, published,
-    run_on_node, without_indexes,
+    CLIENT, EchoServer, NODE, NetworkLab, NetworkNamespace, WAIT_DEADLINE, all, assert_same, key, link,
+    published, run_on_node, without_indexes,
 };
 
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
@@ -135,8 +136,15 @@ fn lost_port_is_reported_and_reserved_again() {
         assert_eq!(lab.node.fetch(crate::lab::address(2), 80).unwrap(), "two 10.210.1.1");
         drop(foreign);
         lab.node.wait_closed(8080);
-        let pass = lab.network.repair().await.unwrap();
-        assert!(pass.failed.is_empty(), "{:?}", pass.failed);
+        // Once is enough unless a program just started by another test still has a copy of the socket.
+        let limit = Instant::now() + WAIT_DEADLINE;
+        loop {
+            let pass = lab.network.repair().await.unwrap();
+            if pass.failed.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < limit, "{:?}", pass.failed);
+        }
         assert_eq!(lab.client.fetch(NODE, 8080).unwrap(), format!("two {CLIENT}"));
     });
 }

@@ -17,8 +17,8 @@ use crate::churn::throughput;
 use crate::lab::cluster::{ClusterLab, Node, ServingTask, attachment, network, settings, task_key, underlay};
 use crate::lab::{NetworkNamespace, assert_same, linux_network, without_indexes};
 
-/// Longer than a handshake, and than a process needs to start.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Longer than a handshake, and than a process needs to start, on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Part of what the tasks send.
 const SECRET: &[u8] = b"a sentence that nobody may read";
 
@@ -192,8 +192,8 @@ fn a_node_accepts_nothing_unencrypted() {
     let two = ServingTask::start(lab.node(2), 2, &[1], "two");
     exchange(&one, &two);
     lab.node(2).ensure_node(settings(2)).unwrap();
-    assert!(one.space.fetch_udp(two.address, 80).is_err());
-    assert!(two.space.fetch_udp(one.address, 80).is_err());
+    assert!(one.space.fetch_udp_briefly(two.address, 80).is_err());
+    assert!(two.space.fetch_udp_briefly(one.address, 80).is_err());
     let dropped = lab.node(1).shell("iptables -nvxL WARREN-IN | grep 'DROP.*dpt:4789'");
     assert_ne!(dropped.split_whitespace().next(), Some("0"), "{dropped}");
 }
@@ -281,7 +281,7 @@ fn peers_follow_a_new_key() {
     let two = ServingTask::start(lab.node(2), 2, &[1], "two");
     exchange(&one, &two);
     lab.node(1).ensure_node(encrypted_with(1, key(9))).unwrap();
-    assert!(one.space.fetch_udp(two.address, 80).is_err(), "the others do not know it yet");
+    assert!(one.space.fetch_udp_briefly(two.address, 80).is_err(), "the others do not know it yet");
     let mut cluster = peers();
     cluster.peers.get_mut(&1).unwrap().key = Some(key(9).public_key());
     lab.ensure_cluster(&cluster);
@@ -291,7 +291,7 @@ fn peers_follow_a_new_key() {
     cluster.peers.get_mut(&2).unwrap().key = None;
     let wire = Wire::of(&lab.node(1).space);
     lab.node(1).ensure_cluster(&cluster);
-    assert!(one.space.fetch_udp(two.address, 80).is_err());
+    assert!(one.space.fetch_udp_briefly(two.address, 80).is_err());
     assert!(!wire.frames().iter().any(|frame| udp_port(frame) == Some(4789)));
 }
 
@@ -306,8 +306,7 @@ fn a_port_in_use_is_reported_and_nothing_is_sent() {
     let text = refused.to_string();
     assert!(text.contains("51820") && text.contains("none are sent"), "{text}");
     drop(holder);
-    let pass = node.repair();
-    assert!(pass.failed.is_empty(), "{pass:?}");
+    node.repair_completely();
     assert_eq!(processes(node).len(), 1);
 }
 

@@ -9,7 +9,7 @@ use warren_runtime::{Error, ExecProcess, ExecSpec, Runtime, Signal, TerminalSize
 
 use crate::world::{RuntimeFixture, end, eventually, id, run, sleeper, spec};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn program(command: &[&str]) -> ExecSpec {
     ExecSpec { command: command.iter().map(|&word| word.to_owned()).collect(), ..ExecSpec::default() }
@@ -124,6 +124,7 @@ async fn terminal_has_its_size_from_the_start_and_follows_changes() {
     assert_eq!(String::from_utf8(rest).unwrap(), "\r\n24 80\r\nover\r\n");
     assert_eq!(handle.wait().await.unwrap(), 0);
     drop(handle);
+    world.pipes_are_removed().await;
     end(&world.runtime, &sleeper).await;
     world.assert_clean().await;
 }

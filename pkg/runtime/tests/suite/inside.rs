@@ -145,7 +145,8 @@ async fn tty_is_a_terminal() {
     assert_eq!(stopped(&world.runtime, &spec.id).await.code, 0);
     world.runtime.remove(&spec.id).await.unwrap();
     // Deleting does not wait for a terminal's logger.
-    eventually("the logger has ended", || async { dir.join("stderr.end").exists() }).await;
+    let ended = || async { ["stdout.end", "stderr.end"].iter().all(|end| dir.join(end).exists()) };
+    eventually("the logger has ended", ended).await;
     let read = |stream: &str| fs::read_to_string(dir.join(stream)).unwrap();
     assert_eq!(read("stdout"), "/dev/pts/0\r\nall xterm\r\nerror\r\n");
     assert_eq!(read("stderr"), "", "a terminal has one output");
@@ -156,7 +157,7 @@ async fn tty_is_a_terminal() {
 async fn limits_are_enforced_and_oom_kills_are_reported() {
     let world = RuntimeFixture::start().await;
     let mut events = world.runtime.events();
-    let hog = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
+    let hog = "while ! [ -e /go ]; do sleep 0.01; done; x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
     let limits = ContainerLimits { cpu: Some(MilliCpu(500)), memory: Some(Bytes(16 << 20)), pids: Some(7) };
     let reservations = ContainerReservations { cpu: Some(MilliCpu(250)), memory: Some(Bytes(8 << 20)) };
     let spec = ContainerSpec { limits, reservations, ..spec("limited", &["sh", "-c", hog]) };
@@ -173,10 +174,12 @@ async fn limits_are_enforced_and_oom_kills_are_reported() {
     assert!(weight == "256" || weight == "10", "{weight}");
     assert_eq!(cgroup(("pids", "pids.max"), ("", "pids.max")), "7");
 
-    world.runtime.start(&spec.id).await.unwrap();
     let expected = spec.id.clone();
     let oom = move |event| (event == RuntimeEvent::OutOfMemory { id: expected.clone() }).then_some(());
     let mut both = world.runtime.events();
+    // The supervisor follows kills for lack of memory once the start has been acknowledged.
+    let pid = world.runtime.start(&spec.id).await.unwrap();
+    fs::write(format!("/proc/{pid}/root/go"), "").unwrap();
     event(&mut both, oom).await;
     let exit = exited(&mut events, &spec.id).await;
     assert_eq!((exit.code, exit.out_of_memory), (137, true));

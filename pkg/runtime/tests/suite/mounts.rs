@@ -16,7 +16,11 @@ fn mount(arguments: &[&str], at: &Path) {
 }
 
 fn umount(at: &Path) {
-    assert!(Command::new("umount").arg(at).status().unwrap().success(), "umount {}", at.display());
+    assert!(
+        Command::new("umount").arg("--lazy").arg(at).status().unwrap().success(),
+        "umount {}",
+        at.display()
+    );
 }
 
 fn bind(path: &Path, target: &str, read_only: bool, propagation: MountPropagation) -> ContainerMount {

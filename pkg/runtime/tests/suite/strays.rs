@@ -251,6 +251,9 @@ async fn dir_of_unknown_shim_does_not_block_creation() {
     std::fs::write(folder.join("config.json"), "{}").unwrap();
     std::fs::write(folder.join("address"), "unix:///none").unwrap();
     nix::unistd::mkfifo(&folder.join("log"), Mode::S_IRWXU).unwrap();
+    // It stays young, however slow the machine is.
+    let later = std::time::SystemTime::now() + Duration::from_secs(600);
+    File::open(&folder).unwrap().set_modified(later).unwrap();
     let mut forgotten = OrphanShim::spawn(&world, "again").await;
     let refused = world.runtime.ensure_created(&spec).await.unwrap_err();
     assert!(refused.is_transient() && refused.to_string().contains("file exists"), "{refused}");

@@ -49,7 +49,7 @@ impl Namespaces {
         for _ in 0..2 {
             self.users.remove().unwrap();
         }
-        assert!(Command::new("umount").arg(&self.network).status().unwrap().success());
+        assert!(Command::new("umount").arg("--lazy").arg(&self.network).status().unwrap().success());
     }
 }
 
@@ -78,7 +78,7 @@ async fn namespaces_are_made_once_and_again_if_one_is_missing() {
     made.ensure(&world).await;
     assert_eq!(found(), first);
     // Another one has no owner that the container's root is.
-    assert!(Command::new("umount").arg(&made.network).status().unwrap().success());
+    assert!(Command::new("umount").arg("--lazy").arg(&made.network).status().unwrap().success());
     let foreign = ["--bind", "/proc/self/ns/net"];
     assert!(Command::new("mount").args(foreign).arg(&made.network).status().unwrap().success());
     made.ensure(&world).await;
@@ -223,7 +223,7 @@ async fn file_system_that_cannot_shift_ids_is_refused_with_its_mount() {
     let refused = world.runtime.ensure_created(&other).await.unwrap_err();
     assert!(matches!(&refused, Error::InvalidSpec { field, .. } if field == "user"), "{refused}");
     world.runtime.remove(&spec.id).await.unwrap();
-    assert!(Command::new("umount").arg(&stuck).status().unwrap().success());
+    assert!(Command::new("umount").arg("--lazy").arg(&stuck).status().unwrap().success());
     made.remove();
     world.assert_clean().await;
 }

@@ -19,7 +19,7 @@ use warren_types::Bytes;
 pub const IMAGE: &str = "docker.io/library/tiny:1";
 pub const PASSWD: &str = "root:x:0:0::/:/bin/sh\nweb:x:33:44::/:/bin/sh\n";
 pub const GROUP: &str = "root:x:0:\nweb:x:44:\nlogs:x:55:web\n";
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const APPLETS: [&str; 20] = [
     "sh", "sleep", "cat", "id", "env", "hostname", "tail", "unshare", "echo", "pwd", "grep", "ls", "mount",
     "touch", "true", "nslookup", "tty", "mknod", "mkdir", "chown",

@@ -13,7 +13,7 @@ use crate::{
     CertificateAuthority, Credentials, JoinToken, ReloadableCertificate, client_config, pem, server_config,
 };
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 const TWO_YEARS: Duration = Duration::from_secs(2 * 365 * 24 * 60 * 60);
 
 fn authority() -> CertificateAuthority {

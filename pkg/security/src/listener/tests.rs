@@ -15,8 +15,21 @@ use crate::{
     server_config,
 };
 
-const SOON: Duration = Duration::from_secs(10);
+/// Longer than anything takes on a loaded machine.
+const SOON: Duration = Duration::from_secs(60);
+/// Much longer than any of these tests takes.
+const LONG: Duration = Duration::from_secs(600);
 const TWO_YEARS: Duration = Duration::from_secs(2 * 365 * 24 * 60 * 60);
+
+/// The default limits, but no limits of time: a loaded machine may pause a client in the middle of its handshake.
+fn untimed() -> HandshakeLimits {
+    HandshakeLimits {
+        hello_timeout: LONG,
+        handshake_timeout: LONG,
+        lifetime: LONG,
+        ..HandshakeLimits::default()
+    }
+}
 
 fn authority() -> CertificateAuthority {
     // Made long ago, so that it can have issued what has expired by now.
@@ -36,7 +49,7 @@ async fn serve_as(
     authority: &CertificateAuthority,
     shown: &Credentials,
 ) -> (IncomingConnections, SocketAddr) {
-    serve_within(authority, ReloadableCertificate::new(shown), HandshakeLimits::default()).await
+    serve_within(authority, ReloadableCertificate::new(shown), untimed()).await
 }
 
 async fn serve_within(
@@ -165,8 +178,7 @@ async fn expired_certificates_are_refused_both_ways() {
 async fn a_replaced_certificate_is_shown_from_the_next_handshake_on() {
     let authority = authority();
     let shown = ReloadableCertificate::new(&issue_expired(&authority, Role::Manager));
-    let (mut incoming, address) =
-        serve_within(&authority, Arc::clone(&shown), HandshakeLimits::default()).await;
+    let (mut incoming, address) = serve_within(&authority, Arc::clone(&shown), untimed()).await;
     refused_as_manager(dial(&authority, None, address).await);
     shown.replace(&issue(&authority, Role::Manager, "n1"));
     assert_eq!(shown.identity().id(), "n1");

@@ -104,7 +104,7 @@ proptest! {
     fn never_panics_on_damaged_tokens(at in 0..LENGTH, by in any::<char>(), cut in 0..=LENGTH) {
         let damaged = format!("{}{by}{}", &GOLDEN[..at], &GOLDEN[at + 1..]);
         if let Ok(token) = JoinToken::parse(&damaged) {
-            prop_assert!(token.reveal().eq_ignore_ascii_case(GOLDEN));
+            prop_assert!(token.reveal().eq_ignore_ascii_case(damaged.trim()));
         }
         prop_assert_eq!(JoinToken::parse(&GOLDEN[..cut]).is_ok(), cut == LENGTH);
     }

@@ -3,16 +3,38 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint, Error};
+use tonic::{Code, Status};
 use warren_security::{
     ConnectError, Credentials, ReloadableCertificate, Roots, client_config, connect, connect_accepted,
 };
 use warren_testkit::wait::eventually_async;
 
 use crate::fixture::WAIT_DEADLINE;
+
+/// Between two attempts of a handshake.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Repeats a handshake that the manager ended without an alert, because this side was slow to begin it.
+pub async fn handshake<T, F>(address: SocketAddr, attempt: impl Fn(TcpStream) -> F) -> Result<T, ConnectError>
+where
+    F: Future<Output = Result<T, ConnectError>>,
+{
+    let started = Instant::now();
+    loop {
+        let stream = TcpStream::connect(address).await.map_err(ConnectError::Handshake)?;
+        stream.set_nodelay(true).map_err(ConnectError::Handshake)?;
+        match attempt(stream).await {
+            Err(error) if error.was_closed() && started.elapsed() < WAIT_DEADLINE => sleep(PAUSE).await,
+            outcome => return outcome,
+        }
+    }
+}
 
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://manager")
@@ -28,9 +50,8 @@ pub async fn dial(
     let dial = tower::service_fn(move |_| {
         let config = Arc::clone(&config);
         async move {
-            let stream = TcpStream::connect(address).await.map_err(std::io::Error::other)?;
-            stream.set_nodelay(true)?;
-            connect(stream, config, WAIT_DEADLINE).await.map(TokioIo::new).map_err(std::io::Error::other)
+            let attempt = |stream| connect(stream, Arc::clone(&config), WAIT_DEADLINE);
+            handshake(address, attempt).await.map(TokioIo::new)
         }
     });
     endpoint().connect_with_connector(dial).await
@@ -43,8 +64,7 @@ pub async fn accepts(
     credentials: &Credentials,
 ) -> Result<bool, ConnectError> {
     let config = client_config(roots, Some(ReloadableCertificate::new(credentials))).unwrap();
-    let stream = TcpStream::connect(address).await.unwrap();
-    match connect_accepted(stream, config, WAIT_DEADLINE).await {
+    match handshake(address, |stream| connect_accepted(stream, Arc::clone(&config), WAIT_DEADLINE)).await {
         Ok(_) => Ok(true),
         Err(ConnectError::Revoked) => Ok(false),
         Err(other) => Err(other),
@@ -61,6 +81,14 @@ pub async fn until_accepted(address: SocketAddr, roots: &Roots, credentials: &Cr
         }
     })
     .await;
+}
+
+/// A manager ended the call of somebody who was removed or revoked: it says so, or has already closed the connection,
+/// which it does some seconds later.
+#[track_caller]
+pub fn assert_access_ended(status: &Status) {
+    let codes = [Code::Unauthenticated, Code::Unavailable, Code::Unknown];
+    assert!(codes.contains(&status.code()), "{status}");
 }
 
 /// Over the manager's unix socket.

@@ -30,8 +30,8 @@ use crate::fake_registry::FakeRegistry;
 
 /// For anything that a test waits for.
 pub const WAIT_DEADLINE: Duration = Duration::from_secs(30);
-/// A stop that takes longer is a failure.
-const STOP: Duration = Duration::from_secs(2);
+/// A stop that takes longer is a failure. It takes seconds on a slow disk.
+pub const STOP: Duration = Duration::from_secs(15);
 
 pub struct ManagerFixture {
     manager: Option<Manager>,
@@ -152,9 +152,10 @@ impl ManagerFixture {
     }
 
     async fn wait_socket_removed(&self) {
-        let socket = self.socket();
-        eventually_async(WAIT_DEADLINE, "the socket to go", || async {
-            if socket.exists() { Err("it is there".to_owned()) } else { Ok(()) }
+        let sockets = [self.socket(), self.docker_socket()];
+        eventually_async(WAIT_DEADLINE, "the sockets to go", || async {
+            let left: Vec<_> = sockets.iter().filter(|socket| socket.exists()).collect();
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
         })
         .await;
     }

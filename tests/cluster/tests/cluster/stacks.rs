@@ -9,6 +9,8 @@ use warren_testkit::cli::{CommandOutput, WarrenCli};
 use crate::fixture::ManagerFixture;
 use crate::wrong_inputs::write_private;
 
+/// For the deployment of an unchanged stack of 100 services.
+const LIMIT: Duration = Duration::from_secs(5);
 /// Files of the kind that projects publish, whose meaning the tests of the crate compare.
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../pkg/compose/tests/compose/examples");
 
@@ -110,11 +112,17 @@ async fn unchanged_deployment_of_many_services_is_fast() {
     let begin = Instant::now();
     user.ok(user.directory.path(), &deploy).await;
     let first = begin.elapsed();
-    let begin = Instant::now();
-    let again = user.ok(user.directory.path(), &deploy).await;
-    let unchanged = begin.elapsed();
+    // On an idle machine a tenth of the limit, as a debug build; on a loaded one, the best of some counts.
+    let mut unchanged = Duration::MAX;
+    for _ in 0..5 {
+        let begin = Instant::now();
+        let again = user.ok(user.directory.path(), &deploy).await;
+        unchanged = unchanged.min(begin.elapsed());
+        assert_eq!(lines(&again.stderr, " is unchanged").len(), 100, "{again}");
+        if unchanged < LIMIT {
+            break;
+        }
+    }
     println!("100 services: deployed in {first:?}, unchanged in {unchanged:?}");
-    assert_eq!(lines(&again.stderr, " is unchanged").len(), 100, "{again}");
-    // On an idle machine a tenth of this, as a debug build.
-    assert!(unchanged < Duration::from_secs(5), "{unchanged:?}");
+    assert!(unchanged < LIMIT, "{unchanged:?}");
 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 use warren_proto::v1;
 use warren_proto::v1::fetch_secret_objects_request::Purpose;
 use warren_proto::v1::manager_frame::Frame;
@@ -147,6 +147,13 @@ impl ScriptedWorker {
                 Err(status) => return status,
             }
         }
+    }
+
+    /// Reads until the session has ended because its manager stops, which also says so, unless the machine stands still
+    /// for longer than the manager waits for the session.
+    pub async fn end_with_manager(self) {
+        let status = self.end().await;
+        assert!(matches!(status.code(), Code::Unavailable | Code::Unknown), "{status}");
     }
 
     /// Applies an assignment update or settings and acknowledges them; returns any other frame.

@@ -2,7 +2,9 @@
 //! `WARREN_UPDATE_GOLDEN=1` writes the texts of this version for review.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use tokio::time::interval;
 use warren_client::Client;
 use warren_security::Role;
 use warren_testkit::cli::WarrenCli;
@@ -93,7 +95,14 @@ async fn wrong_input_gets_its_text_and_changes_nothing() {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
             program.run(&arguments)
         };
-        let ran = tokio::task::spawn_blocking(run).await.unwrap();
+        // The node must stay up, since its loss would be a change.
+        let (mut running, mut beats) = (tokio::task::spawn_blocking(run), interval(Duration::from_secs(1)));
+        let ran = loop {
+            tokio::select! {
+                ran = &mut running => break ran.unwrap(),
+                _ = beats.tick() => worker.heartbeat().await,
+            }
+        };
         assert_ne!(ran.code, 0, "{ran}");
         assert_eq!(ran.stdout, "", "{ran}");
         let text = ran.stderr.replace(&scratch, SCRATCH);
@@ -101,8 +110,6 @@ async fn wrong_input_gets_its_text_and_changes_nothing() {
         found += &format!("{PROMPT}{line}\n{text}[exit code {}]\n\n", ran.code);
         let after = client.cluster().info().await.unwrap().digest;
         assert_eq!(after, before, "`warren {line}` changed the state");
-        // The node must stay up, since its loss would be a change.
-        worker.heartbeat().await;
         worker.sync().await;
     }
     if std::env::var_os("WARREN_UPDATE_GOLDEN").is_some() {

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
 use warren_test_history::{
     Acknowledgement, LinearizabilityVerdict, OperationOutcome, OperationRecord, RegisterOperation,
     SearchLimit, check,
 };
+use warren_testkit::machine_load::thread_cpu_time;
 
 use crate::known_histories::{cas, read, record, write};
 
@@ -15,13 +14,6 @@ const OPERATIONS: u64 = 10_000;
 const CLIENTS: u64 = 16;
 /// The limit for the CPU time of a check.
 const SOON: Duration = Duration::from_secs(5);
-
-/// The CPU time of this thread.
-fn cpu_time() -> Duration {
-    let used = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
-    let micros = (used.user_time() + used.system_time()).num_microseconds();
-    Duration::from_micros(micros.try_into().unwrap())
-}
 
 /// A deterministic random number generator.
 struct SequenceRng(u64);
@@ -72,9 +64,9 @@ fn long(seed: u64, values: u64, lost: u64) -> Vec<OperationRecord> {
 }
 
 fn check_in_time(records: &[OperationRecord]) -> LinearizabilityVerdict {
-    let began = cpu_time();
+    let began = thread_cpu_time();
     let verdict = check(records, SearchLimit::default());
-    let took = cpu_time() - began;
+    let took = thread_cpu_time() - began;
     assert!(took < SOON, "{took:?}: {verdict}");
     verdict
 }
@@ -187,9 +179,9 @@ fn exhausted_search_is_undecided() {
     let verdict = check(&pigeonhole_history(12, 1), SearchLimit::default());
     assert!(matches!(verdict, LinearizabilityVerdict::Violation(_)), "{verdict}");
     for (writes, versions) in [(40, 12), (1_000, 20)] {
-        let began = cpu_time();
+        let began = thread_cpu_time();
         let verdict = check(&pigeonhole_history(writes, versions), SearchLimit(50_000));
-        let took = cpu_time() - began;
+        let took = thread_cpu_time() - began;
         let LinearizabilityVerdict::Undecided(undecided) = verdict else {
             panic!("{writes} {versions}: {verdict}")
         };

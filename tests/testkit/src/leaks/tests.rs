@@ -55,7 +55,7 @@ const MADE: [&str; 14] = [
     "tasks",
 ];
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn change_rule(netns: &Netns, action: &str) {
     let mut command = netns.command("iptables");

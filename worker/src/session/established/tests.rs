@@ -12,8 +12,8 @@ use crate::session::tests::TestNode;
 
 /// The clock of a manager that is so many seconds ahead of this machine's.
 fn time(ahead: i64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    now.checked_add_signed(ahead).unwrap() * 1000
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    u64::try_from(now).unwrap().checked_add_signed(ahead * 1000).unwrap()
 }
 
 /// The clock condition in the heartbeat after the next one.
@@ -31,10 +31,10 @@ async fn clock(session: &mut FakeSession) -> Option<String> {
 }
 
 /// Answers the next request with this time.
-async fn answer(session: &mut FakeSession, at: u64) {
+async fn answer(session: &mut FakeSession, at: impl Fn() -> u64) {
     loop {
         if let Frame::Sync(_) = session.next_frame().await {
-            return session.send(FromManager::Current(v1::AssignmentCurrent { sent_at: at })).await;
+            return session.send(FromManager::Current(v1::AssignmentCurrent { sent_at: at() })).await;
         }
     }
 }
@@ -47,14 +47,20 @@ async fn clock_skew_is_reported() {
     session.send(FromManager::Welcome(v1::Welcome { session: 1, settings, sent_at: time(60) })).await;
     let words = clock(&mut session).await.unwrap();
     assert!(words.contains("behind its manager's"), "{words}");
-    answer(&mut session, time(-60)).await;
+    answer(&mut session, || time(-60)).await;
     let words = clock(&mut session).await.unwrap();
     assert!(words.contains("ahead of its manager's"), "{words}");
     // An answer without time changes nothing.
-    answer(&mut session, 0).await;
+    answer(&mut session, || 0).await;
     assert!(clock(&mut session).await.is_some());
-    answer(&mut session, time(0)).await;
-    assert_eq!(clock(&mut session).await, None);
+    // An answer that takes longer than a second, on a loaded machine, is imprecise.
+    for _ in 0..20 {
+        answer(&mut session, || time(0)).await;
+        if clock(&mut session).await.is_none() {
+            return;
+        }
+    }
+    panic!("the condition stays");
 }
 
 #[tokio::test(start_paused = true)]

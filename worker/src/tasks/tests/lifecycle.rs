@@ -49,7 +49,8 @@ fn write_log(machine: &Machine, number: u64) -> std::path::PathBuf {
 
 #[tokio::test(start_paused = true)]
 async fn log_is_retained_until_managers_drop_it() {
-    let machine = Machine::new();
+    // Logs are removed earlier on a disk that is nearly full.
+    let machine = Machine { dir: tempfile::tempdir_in("/dev/shm").unwrap(), ..Machine::new() };
     let agent = machine.agent_without_crash(assigned(vec![task(1), task(2)]));
     agent.wait_ready(1).await;
     agent.wait_ready(2).await;

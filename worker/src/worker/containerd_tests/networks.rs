@@ -10,7 +10,7 @@ use warren_types::{Id, NetworkView, NodeId, TaskNetworkMode};
 
 use super::*;
 use crate::fake_manager::FakeSession;
-use crate::fixtures::{add_service, catalogue, eventually, image, images as images_of_tests, network_view};
+use crate::fixtures::{add_service, catalogue, image, images as images_of_tests, network_view};
 
 /// Where other nodes would send packets for this one.
 const DATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -45,7 +45,8 @@ const FETCH_PAGE: &str = "/bin/busybox httpd -p 80 -h /www
       /bin/busybox nslookup -type=a $1 | /bin/busybox awk '/^Address/ { found = $2 } END { print found }'
     }
     request() { /bin/busybox printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n'; }
-    until request | /bin/busybox nc -w 1 $(resolve web) 80 > /got; do /bin/busybox sleep 0.1; done";
+    until request | /bin/busybox nc -w 1 $(resolve web) 80 > /got.new; do /bin/busybox sleep 0.1; done
+    /bin/busybox mv /got.new /got";
 
 /// Runs a shell script, which is checked by a TCP connection to the port.
 fn scripted(number: u64, mode: TaskNetworkMode, port: u16, script: &str) -> TaskAssignment {
@@ -97,9 +98,7 @@ async fn file_of(runtime: &ContainerdRuntime, number: u64, file: &str) -> String
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), read)
-        .await
-        .unwrap_or_else(|_| panic!("{path:?} does not appear"))
+    tokio::time::timeout(TIMEOUT, read).await.unwrap_or_else(|_| panic!("{path:?} does not appear"))
 }
 
 #[test]
@@ -125,7 +124,7 @@ fn containers_resolve_names_and_use_each_network_mode() {
         session.send_view(&network_view(1)).await;
         session.assign(1, tasks.to_vec()).await;
         wait_for_each(&mut session, &tasks, |report| report.ready).await;
-        let answer = file_of(&machine.runtime, 1, "got").await;
+        let answer = session.alive_during(file_of(&machine.runtime, 1, "got")).await;
         assert!(answer.ends_with(PAGE), "{answer}");
         assert_eq!(
             container_file(pid(&machine.runtime, 1).await.unwrap(), "etc/resolv.conf"),
@@ -136,7 +135,7 @@ fn containers_resolve_names_and_use_each_network_mode() {
             devices.lines().skip(2).map(|line| line.trim().split(':').next()).collect::<Vec<_>>(),
             [Some("lo")]
         );
-        assert!(worker.conditions().is_empty(), "{:?}", worker.conditions());
+        assert_conditions_only_of_machine(&worker);
         let state = kernel_state();
         for ours in ["warren-vx", "10.210.1.0/24 via 10.210.1.1 dev warren-vx", "table ip warren"] {
             assert!(state.iter().any(|line| line.contains(ours)), "no {ours} in {state:#?}");
@@ -149,18 +148,13 @@ fn containers_resolve_names_and_use_each_network_mode() {
         let (worker, mut manager) = machine.worker().await;
         let found = file_of(&machine.runtime, 1, "found").await;
         assert!(!found.contains("10.210.224.2"), "{found}");
-        let session = manager.next_welcomed_session().await;
+        let mut session = manager.next_welcomed_session().await;
         let mut view: NetworkView = network_view(2);
         let default = view.catalogues.values_mut().next().unwrap();
         add_service(Arc::make_mut(default), "db", 2, &[]);
         session.send_view(&view).await;
-        let resolved = async {
-            while !file_of(&machine.runtime, 1, "found").await.contains("10.210.224.2") {
-                // Between two attempts; the loop has a deadline.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), resolved).await.expect("db is resolved");
+        let is_resolved = async || file_of(&machine.runtime, 1, "found").await.contains("10.210.224.2");
+        session.alive_during(eventually("db is resolved", is_resolved)).await;
         remove_all(worker, session, &tasks).await;
     });
 }
@@ -199,7 +193,7 @@ fn container_reaches_service_on_other_node_by_its_name() {
             session.assign(1, vec![web.clone()]).await;
             wait_for_each(&mut session, &[web.clone()], |report| report.ready).await;
             ready.send(()).unwrap();
-            is_done.await.unwrap();
+            session.alive_during(is_done).await.unwrap();
             remove_all(worker, session, &[web]).await;
         });
     });
@@ -226,7 +220,7 @@ fn container_reaches_service_on_other_node_by_its_name() {
         session.send_view(&view).await;
         session.assign(1, vec![client.clone()]).await;
         wait_for_each(&mut session, &[client.clone()], |report| report.ready).await;
-        let answer = file_of(&machine.runtime, 1, "got").await;
+        let answer = session.alive_during(file_of(&machine.runtime, 1, "got")).await;
         assert!(answer.ends_with(PAGE), "{answer}");
         done.send(()).unwrap();
         remove_all(worker, session, &[client]).await;

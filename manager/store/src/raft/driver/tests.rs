@@ -20,6 +20,8 @@ use crate::raft::snapshot::{SnapshotFiles, SnapshotThresholds};
 use crate::store::NoTransport;
 use crate::store::{IndeterminateReason, ReplicaRole, Store};
 
+/// No step takes longer, however busy the machine is.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const NODE: NodeId = NodeId(Id(7));
 /// The snapshotter and the rig have one clone each while no snapshot is being written.
 const IDLE_CLONES: usize = 2;
@@ -205,7 +207,7 @@ async fn failed_snapshot_is_retried() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), failed).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, failed).await.unwrap();
     let writes = disk.disk.durable_writes();
     std::fs::create_dir(dir.path().join("snapshots")).unwrap();
     // Nothing is proposed meanwhile: the timer starts the next attempt, which is recorded and compacts the
@@ -215,7 +217,7 @@ async fn failed_snapshot_is_retried() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), recorded).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, recorded).await.unwrap();
     assert_eq!(rig.count().await.unwrap(), 21);
     rig.stop.cancel();
     rig.end.await.unwrap().unwrap();

@@ -1,5 +1,6 @@
 use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ fn in_new_namespace(test: impl FnOnce() + Send) {
 
 /// Waits for a condition that may be delayed by programs being started: they hold copies of the sockets.
 fn eventually(mut holds: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(5);
+    let limit = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < limit, "it never came true");
         thread::yield_now();
@@ -52,6 +53,16 @@ fn listener_of_another_program_is_detected_and_named() {
             });
         }
     }
+}
+
+#[test]
+fn programs_started_by_this_process_may_be_holders() {
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    // The kernel may still be replacing the program.
+    eventually(|| !is_copy(child.id()));
+    assert!(!is_copy(std::process::id()));
+    drop(child.stdin.take());
+    child.wait().unwrap();
 }
 
 #[test]

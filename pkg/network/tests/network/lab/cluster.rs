@@ -15,7 +15,7 @@ use warren_network::{
 };
 
 use super::traffic::UdpServer;
-use super::{CLIENT, EchoServer, NetworkNamespace, RunDir};
+use super::{CLIENT, EchoServer, NetworkNamespace, RunDir, eventually};
 
 pub const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 /// Address of the client that is behind a router.
@@ -145,6 +145,16 @@ impl Node {
 
     pub fn repair(&self) -> Repairs {
         self.wait(|network| async move { network.repair().await.unwrap() })
+    }
+
+    /// Repairs until nothing fails: a port that was released may stay in use for a moment, as
+    /// [`NetworkNamespace::listen`] says.
+    pub fn repair_completely(&self) {
+        eventually("a repair without failures", || {
+            let failed = self.repair().failed;
+            failed.iter().for_each(|error| println!("{error}"));
+            failed.is_empty()
+        });
     }
 
     pub fn publish(&self, port: warren_network::PortMapping) {

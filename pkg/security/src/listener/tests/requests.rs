@@ -87,22 +87,34 @@ async fn requests_over_the_local_socket_carry_the_user() {
     server.abort();
 }
 
+/// What a server says to a client without a certificate that sends only `hello`, until it closes the connection.
+async fn answer_to_idle(authority: &CertificateAuthority, hello: &[u8], lifetime: Duration) -> Vec<u8> {
+    let shown = ReloadableCertificate::new(&issue(authority, Role::Manager, "n1"));
+    let limits = HandshakeLimits { lifetime, ..untimed() };
+    let (incoming, address) = serve_within(authority, shown, limits).await;
+    let server = spawn_server(incoming);
+    let mut foreign = dial(authority, None, address).await.unwrap();
+    let mut answer = Vec::new();
+    // Closed in order or not: it is over.
+    let _ = foreign.write_all(hello).await;
+    let _ = tokio::time::timeout(SOON, foreign.read_to_end(&mut answer)).await.unwrap();
+    server.abort();
+    answer
+}
+
 /// Idle in HTTP/2, where nothing but its time ends it.
 #[tokio::test]
 async fn idle_anonymous_connection_is_closed() {
     let authority = authority();
-    let limits = HandshakeLimits { lifetime: Duration::from_millis(200), ..HandshakeLimits::default() };
-    let shown = ReloadableCertificate::new(&issue(&authority, Role::Manager, "n1"));
-    let (incoming, address) = serve_within(&authority, shown, limits).await;
-    let server = spawn_server(incoming);
     // The preface of HTTP/2 with empty settings (RFC 9113, 3.4), or not even that.
     for hello in [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".as_slice(), b""] {
-        let mut foreign = dial(&authority, None, address).await.unwrap();
-        foreign.write_all(hello).await.unwrap();
         let mut answer = Vec::new();
-        // Closed in order or not: it is over.
-        let _ = tokio::time::timeout(SOON, foreign.read_to_end(&mut answer)).await.unwrap();
+        // On a loaded machine a lifetime may end before the server has said anything.
+        for lifetime in [1, 4, 16].map(Duration::from_secs) {
+            if answer.is_empty() {
+                answer = answer_to_idle(&authority, hello, lifetime).await;
+            }
+        }
         assert!(!answer.is_empty(), "the server's own settings");
     }
-    server.abort();
 }

@@ -193,7 +193,7 @@ fn lock_is_read_while_the_disk_stalls() {
         }
         let (sender, found) = mpsc::channel();
         scope.spawn(move || sender.send((files.unlock_key(), files.is_complete())));
-        let found = found.recv_timeout(Duration::from_secs(20));
+        let found = found.recv_timeout(Duration::from_secs(60));
         drop(stalled);
         writer.join().unwrap().unwrap();
         assert_eq!(found, Ok((None, false)));

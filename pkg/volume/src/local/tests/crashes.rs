@@ -115,7 +115,7 @@ async fn killed_process_leaves_no_partial_volume() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !dir.path().join("ready").exists() {
             assert!(Instant::now() < deadline, "the child does not begin");
             std::thread::yield_now();

@@ -128,6 +128,6 @@ async fn source_symlink_is_not_followed() {
     fs::create_dir(dir.path().join("to")).unwrap();
     let target = File::open(dir.path().join("to")).unwrap();
     let failure = warren_tree::copy(opened.as_fd(), target.as_fd()).unwrap_err();
-    umount2(&to, MntFlags::empty()).unwrap();
+    umount2(&to, MntFlags::MNT_DETACH).unwrap();
     assert_eq!((failure.errno, failure.path), (nix::errno::Errno::EXDEV, PathBuf::from("sub")));
 }

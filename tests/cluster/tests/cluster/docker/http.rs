@@ -7,19 +7,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 use warren_docker_api::swarm_import::SwarmObjects;
 use warren_documents::service_document;
 use warren_proto::convert::stored_service_spec;
-use warren_security::Role;
+use warren_security::{ConnectError, Role};
 use warren_testkit::wait::eventually_async;
 use warren_types::NodeDescription;
 
 use super::run_worker;
+use crate::dial::handshake;
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description, rollout_completed};
 use crate::worker::ScriptedWorker;
 
@@ -64,10 +64,12 @@ impl DockerClient {
         let read = match &self.tls {
             None => read_response(UnixStream::connect(&self.socket).await.unwrap(), request).await,
             Some((address, config)) => {
-                let name = ServerName::from(address.ip());
-                let stream = TcpStream::connect(address).await.unwrap();
-                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await.unwrap();
-                read_response(stream, request).await
+                let attempt = |stream| {
+                    let connecting =
+                        TlsConnector::from(Arc::clone(config)).connect(address.ip().into(), stream);
+                    async { connecting.await.map_err(ConnectError::Handshake) }
+                };
+                read_response(handshake(*address, attempt).await.unwrap(), request).await
             }
         };
         let end = read.windows(4).position(|window| window == b"\r\n\r\n").expect("a response has a head");

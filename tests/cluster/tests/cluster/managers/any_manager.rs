@@ -37,7 +37,7 @@ async fn acknowledged_write_is_read_on_every_manager() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_at_a_follower_sees_what_others_write() {
     let group = ManagerGroup::of_three().await;
-    let (leader, follower) = (group.leader().await, group.follower().await);
+    let (leader, follower) = group.leader_and_follower().await;
     let mut cluster = ClusterClient::new(group.channel(follower).await);
     let mut events = cluster.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
     let mut next = async || {

@@ -1,5 +1,7 @@
 //! The certificate authority is replaced while clients write, tasks run, and a leader is lost.
 
+use std::sync::Arc;
+
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -15,6 +17,7 @@ use warren_testkit::wait::eventually_async;
 use super::group::ManagerGroup;
 use super::rehearsal::Rehearsal;
 use crate::agents::AgentMachine;
+use crate::dial::handshake;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
@@ -100,8 +103,8 @@ async fn thief_is_nobody(group: &ManagerGroup, stolen: &CertificateAuthority, to
     for host in &group.hosts {
         only_new.check_issued(&host.credentials()).unwrap();
         let config = client_config(&only_new, Some(ReloadableCertificate::new(&forged))).unwrap();
-        let stream = TcpStream::connect(host.address()).await.unwrap();
-        let mut secure = connect(stream, config, WAIT_DEADLINE).await.unwrap();
+        let attempt = |stream| connect(stream, Arc::clone(&config), WAIT_DEADLINE);
+        let mut secure = handshake(host.address(), attempt).await.unwrap();
         // A server that accepts it says something first.
         timeout(WAIT_DEADLINE, secure.read_u8()).await.expect("it is refused").unwrap_err();
         let stream = TcpStream::connect(host.address()).await.unwrap();

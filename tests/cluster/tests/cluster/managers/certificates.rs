@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::net::TcpStream;
 use warren_manager::ManagerTuning;
 use warren_proto::v1::membership_client::MembershipClient;
 use warren_proto::{Problem, v1};
@@ -17,7 +16,7 @@ use super::group::ManagerGroup;
 use super::host::ManagerHost;
 use super::workers::{attempts, processes, runs};
 use crate::agents::AgentMachine;
-use crate::dial::{accepts, until_accepted};
+use crate::dial::{accepts, handshake, until_accepted};
 use crate::fixture::WAIT_DEADLINE;
 
 /// A short interval of checks.
@@ -47,9 +46,9 @@ impl ManagerGroup {
 
     /// The certificate that a manager presents to new connections.
     async fn served_certificate(&self, number: usize) -> Vec<u8> {
-        let stream = TcpStream::connect(self.hosts[number].address()).await.unwrap();
         let config = client_config(&self.roots, None).unwrap();
-        let secure = connect(stream, Arc::clone(&config), WAIT_DEADLINE).await.unwrap();
+        let attempt = |stream| connect(stream, Arc::clone(&config), WAIT_DEADLINE);
+        let secure = handshake(self.hosts[number].address(), attempt).await.unwrap();
         let (_, connection) = secure.get_ref();
         connection.peer_certificates().unwrap()[0].to_vec()
     }

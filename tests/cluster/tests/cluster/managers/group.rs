@@ -1,10 +1,12 @@
 //! Several managers of one cluster, and every way to connect to them.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use warren_client::JoinToken;
 use warren_manager::ManagerTuning;
 use warren_proto::v1;
@@ -17,7 +19,7 @@ use warren_testkit::wait::{WaitResult, eventually_async};
 use warren_types::{Id, NodeRole};
 
 use super::host::ManagerHost;
-use crate::fixture::{WAIT_DEADLINE, new_id, spec};
+use crate::fixture::{WAIT_DEADLINE, spec};
 
 pub struct ManagerGroup {
     pub hosts: Vec<ManagerHost>,
@@ -31,6 +33,22 @@ pub fn stale<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("warren-allow-stale", "true".parse().unwrap());
     request
+}
+
+/// Repeats a call while its manager is unavailable, as clients do: on a loaded machine, leadership moves at any time.
+pub async fn repeated<T, F>(call: impl Fn() -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let started = Instant::now();
+    loop {
+        match call().await {
+            Err(status) if status.code() == Code::Unavailable && started.elapsed() < WAIT_DEADLINE => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 impl ManagerGroup {
@@ -199,20 +217,50 @@ impl ManagerGroup {
         Err(seen)
     }
 
-    /// The index of a running follower.
-    pub async fn follower(&self) -> usize {
+    /// The indexes of the leader's host and of a running follower.
+    pub async fn leader_and_follower(&self) -> (usize, usize) {
         let leader = self.leader().await;
         let follows = |number: &usize| *number != leader && self.hosts[*number].is_running();
-        (0..self.hosts.len()).find(follows).expect("there is a follower")
+        (leader, (0..self.hosts.len()).find(follows).expect("there is a follower"))
     }
 
-    /// Creates a service without tasks, at this manager.
+    /// The index of a running follower.
+    pub async fn follower(&self) -> usize {
+        self.leader_and_follower().await.1
+    }
+
+    /// Transfers leadership until a host leads that is `expected`, and returns its index.
+    pub async fn has_leader(&self, expected: impl Fn(usize) -> bool) -> usize {
+        let running = |number: &usize| self.hosts[*number].is_running();
+        let to =
+            (0..self.hosts.len()).filter(running).find(|number| expected(*number)).expect("one of them runs");
+        eventually_async(WAIT_DEADLINE, "the expected leader", || async {
+            let leader = self.find_leader().await?;
+            if expected(leader) {
+                return Ok(leader);
+            }
+            let request = v1::TransferLeadershipRequest { to: self.hosts[to].name.clone() };
+            let answer = self.managers(leader).await.transfer_leadership(request).await;
+            Err(format!("{} led; {answer:?}", self.hosts[leader].name))
+        })
+        .await
+    }
+
+    /// Creates a service without tasks, at this manager. The ID follows from the name: a repeated call is the same
+    /// request.
     pub async fn create(&self, number: usize, name: &str) -> Result<v1::Service, Status> {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
         let request = v1::CreateServiceRequest {
-            id: new_id().to_string(),
+            id: Id(hasher.finish().into()).to_string(),
             spec: Some((&spec(name, 0)).into()),
             ..Default::default()
         };
-        Ok(self.services(number).await.create(request).await?.into_inner())
+        let services = self.services(number).await;
+        let call = || {
+            let (mut services, request) = (services.clone(), request.clone());
+            async move { services.create(request).await }
+        };
+        Ok(repeated(call).await?.into_inner())
     }
 }

@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tonic::transport::Channel;
 use warren_client::JoinToken;
@@ -24,10 +23,7 @@ use warren_types::ManagerAddress;
 
 use crate::dial;
 use crate::fake_registry::FakeRegistry;
-use crate::fixture::{WAIT_DEADLINE, description};
-
-/// A stop that takes longer is a failure. A leader first transfers leadership.
-const STOP: Duration = Duration::from_secs(4);
+use crate::fixture::{STOP, WAIT_DEADLINE, description};
 
 pub struct ManagerHost {
     pub name: String,
@@ -102,6 +98,15 @@ impl ManagerHost {
 
     pub fn manager(&self) -> &Manager {
         self.manager.as_ref().expect("this manager runs")
+    }
+
+    /// Waits until the manager has recorded the address that it advertises, some time after it joined.
+    pub async fn address_recorded(&self) {
+        let file = self.data_dir().join("manager").join("advertised-address");
+        eventually_async(WAIT_DEADLINE, "the advertised address to be recorded", || async {
+            if file.exists() { Ok(()) } else { Err(format!("there is no {}", file.display())) }
+        })
+        .await;
     }
 
     /// Resolves when the manager ends.

@@ -104,8 +104,10 @@ async fn founded(engine: LogEngine) -> ManagerGroup {
     group
 }
 
+/// Stops the managers once their directories are complete.
 async fn stop(group: &mut ManagerGroup) {
     for host in &mut group.hosts {
+        host.address_recorded().await;
         host.stop().await;
     }
 }

@@ -11,7 +11,7 @@ use super::group::ManagerGroup;
 use crate::fixture::WAIT_DEADLINE;
 
 /// The time until writes are acknowledged again after the leader stopped.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 /// Writes that a test waits for.
 const WRITES: u64 = 100;
 
@@ -42,7 +42,7 @@ impl ManagerGroup {
 /// Waits until 100 more writes are acknowledged.
 pub async fn more_writes(registers: &RegisterWorkload) {
     let expected = registers.acknowledged() + WRITES;
-    eventually_async(WAIT_DEADLINE, "more writes", || async {
+    eventually_async(4 * WAIT_DEADLINE, "more writes", || async {
         let found = registers.acknowledged();
         if found >= expected { Ok(()) } else { Err(format!("{found} of {expected}")) }
     })

@@ -35,8 +35,7 @@ async fn has_services(group: &ManagerGroup, number: usize, expected: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lagging_manager_gets_a_snapshot() {
     let mut group = ManagerGroup::of_three_tuned(SMALL_SNAPSHOTS).await;
-    let away = group.follower().await;
-    let leader = group.leader().await;
+    let (leader, away) = group.leader_and_follower().await;
     group.create(away, "before").await.unwrap();
     group.hosts[away].stop().await;
     for number in 0..40 {
@@ -81,14 +80,9 @@ async fn manager_without_disk_rejoins_as_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn updated_address_of_stopped_manager_is_kept() {
     let mut group = ManagerGroup::of_three().await;
-    let (leader, away) = (group.leader().await, group.follower().await);
+    let (leader, away) = group.leader_and_follower().await;
     let name = group.hosts[away].name.clone();
-    // It has advertised its address, and that was acknowledged.
-    let file = group.hosts[away].data_dir().join("manager").join("advertised-address");
-    eventually_async(WAIT_DEADLINE, "what it said to be written down", || async {
-        if file.exists() { Ok(()) } else { Err("it is not".to_owned()) }
-    })
-    .await;
+    group.hosts[away].address_recorded().await;
     group.hosts[away].stop().await;
     let address = format!("localhost:{}", group.hosts[away].address().port());
     let request =

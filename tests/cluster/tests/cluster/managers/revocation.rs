@@ -2,7 +2,7 @@
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tonic::{Code, Status};
+use tonic::Status;
 use warren_client::JoinToken;
 use warren_manager::ManagerTuning;
 use warren_proto::v1;
@@ -14,7 +14,7 @@ use warren_types::Id;
 
 use super::group::ManagerGroup;
 use super::rehearsal::Rehearsal;
-use crate::dial::{accepts, until_accepted};
+use crate::dial::{accepts, assert_access_ended, until_accepted};
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
@@ -99,6 +99,14 @@ async fn removed_and_revoked_certificates_fail_in_the_handshake() {
     let (removed_node, node) = (group.node("removed").await, group.node("stays").await);
     let users = [group.viewer("ann").await, group.viewer("bob").await, group.viewer("eve").await];
     let [ann, bob, eve] = users;
+    // Managers list the keys of their administrators some time after they joined.
+    eventually_async(WAIT_DEADLINE, "the keys of all administrators", || async {
+        let listed = group.users().await.list_keys(v1::ListRequest::default()).await;
+        let keys = listed.map_err(|status| status.to_string())?.into_inner().keys;
+        let count = keys.iter().filter(|key| !key.manager.is_empty()).count();
+        if count == 3 { Ok(()) } else { Err(format!("{keys:?}")) }
+    })
+    .await;
     let (own, peer) = (group.admin.clone(), group.hosts[stays].credentials());
     let refused = [&stolen[..], &[administrator.clone(), removed_node, ann.clone(), bob]].concat();
     let accepted = [own, peer, node.clone(), eve];
@@ -140,32 +148,21 @@ async fn keys_and_machines_are_revoked_under_load_and_the_others_go_on() {
     // The clients call as the administrator of the first one.
     let gone = (1..3).find(|number| *number != leader).unwrap();
     let stays = 3 - gone;
-    let gone_name = world.group.hosts[gone].name.clone();
     let [ann, eve] = [world.group.viewer("ann").await, world.group.viewer("eve").await];
     let ann_watches = watch_to_end(&world.group, stays, &ann).await;
     let eve_watches = watch_to_end(&world.group, stays, &eve).await;
-    // What a thief copied, and the sessions that go on.
+    // What a thief copied.
     let stolen = [world.group.hosts[gone].credentials(), world.group.hosts[gone].manager().admin()];
-    let mut sessions = Vec::new();
-    for node in ["w1", "w2", "w3"] {
-        let manager = world.group.served_by(0, node).await;
-        if manager != gone_name {
-            sessions.push((node, manager));
-        }
-    }
 
     world.group.revoke(&ann).await;
     let ended = timeout(WAIT_DEADLINE, ann_watches).await.expect("the watch ends").unwrap();
-    assert_eq!(ended.code(), Code::Unauthenticated, "{ended}");
+    assert_access_ended(&ended);
     let worker = world.remove_worker().await;
     world.group.remove_running(gone).await;
     let refused = [&stolen[..], &[ann, worker, world.removed.clone()]].concat();
     let accepted = [world.group.admin.clone(), world.group.hosts[stays].credentials(), eve];
     world.group.handshakes(&[0, stays], &refused, &accepted).await;
     world.finish().await;
-    for (node, manager) in sessions {
-        assert_eq!(world.group.served_by(0, node).await, manager, "the session of {node}");
-    }
 
     let agent = world.bring_back().await;
     let refused = world.group.hosts[gone].start(false).await.unwrap_err().to_string();

@@ -22,18 +22,19 @@ use warren_log::{DataDir, LogEngine, LogOwner, MemoryDisk};
 use warren_security::seal::KeyFiles;
 use warren_types::{ClusterId, Id, ManagerId, MemberId, NodeId, NodeRole, Timestamp};
 
-use super::description;
 use super::faulty::FaultyDisk;
+use super::{TEST_TIMEOUT, description};
 use crate::raft::driver::DriverError;
 use crate::raft::open::{DriverExit, GroupConfig, OpenedStore, ReplicaTuning, open_with_log};
 use crate::raft::snapshot::{SnapshotExchange, SnapshotThresholds};
 use crate::raft::transport::RaftTransport;
 use crate::store::{
-    ChangeError, Forwarded, HistoryGap, IndeterminateReason, LeaderClient, ProposeError, Store, TransferError,
+    ChangeError, Forwarded, HistoryGap, IndeterminateReason, LeaderClient, ProposeError, PublishedState,
+    Store, TransferError,
 };
 
-/// No step takes longer, however busy the machine is.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Attempts of a step that fails when a busy machine elects another leader or takes too long.
+const MAX_ATTEMPTS: usize = 20;
 
 /// The links between the members.
 #[derive(Clone, Default)]
@@ -290,15 +291,35 @@ impl GroupFixture {
         self.leader_of(&self.ids()).await
     }
 
+    /// The member that leads in the newest term. The others need not know it yet.
+    fn current_leader(&self) -> Option<MemberId> {
+        let roles = self.running.iter().map(|(id, member)| (member.store.read().role, *id));
+        roles.filter(|(role, _)| role.can_plan).max_by_key(|(role, _)| role.term).map(|(_, id)| id)
+    }
+
+    /// Calls `ask` with the leader, again if another member was elected meanwhile: a busy machine causes elections.
+    async fn with_leader<T>(&self, mut ask: impl AsyncFnMut(MemberId) -> T) -> T {
+        for _ in 0..MAX_ATTEMPTS {
+            let leader = self.leader().await;
+            let before = self.store(leader).read().role;
+            let answer = ask(leader).await;
+            let leads = before.is_leader && self.store(leader).read().role.is_leader;
+            if leads && self.running.values().all(|member| member.store.read().role.term <= before.term) {
+                return answer;
+            }
+        }
+        panic!("no member leads for long enough");
+    }
+
     /// A cluster with `nodes` nodes, on which writers count.
     async fn prepare(&self, nodes: u128) -> MemberId {
         let leader = self.leader().await;
         let store = self.store(leader);
+        let write = async |command: Command| {
+            tokio::time::timeout(TEST_TIMEOUT, store.propose_with_retry(command)).await.unwrap().unwrap();
+        };
         let (id, ranges) = (ClusterId(Id(1)), vec!["10.0.0.0/8".parse().unwrap()]);
-        store
-            .propose(Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: Timestamp(1) })
-            .await
-            .unwrap();
+        write(Command::CreateCluster { id, ranges, feature_level: FEATURE_LEVEL, at: Timestamp(1) }).await;
         for number in 0..nodes {
             let (id, name) = (node(number), format!("n{number}").parse().unwrap());
             let (role, description) = (NodeRole::Worker, description());
@@ -310,19 +331,38 @@ impl GroupFixture {
                 taints: Default::default(),
                 at: Timestamp(1),
             };
-            store.propose(command).await.unwrap();
+            write(command).await;
         }
         leader
     }
 
     /// Counts `times` on node 0, at each of these in turn; the numbers must follow `before`.
     async fn count_on(&self, members: &[MemberId], before: u64, times: u64) -> u64 {
+        let mut last = before;
         for number in 1..=times {
             let member = members[number as usize % members.len()];
-            assert_eq!(count(self.store(member), node(0)).await.unwrap(), before + number);
-            assert_eq!(counted(self.store(member), node(0)), before + number, "its effect is there");
+            last = self.count_after(member, last, 0).await;
+            assert_eq!(counted(self.store(member), node(0)), last, "its effect is there");
         }
-        before + times
+        last
+    }
+
+    /// Counts once on node 0, at this member. The number must follow `before` and up to `unknown` writes whose outcome
+    /// is unknown. On a busy machine an attempt can take longer than a write may: then it counts as unknown as well.
+    async fn count_after(&self, member: MemberId, before: u64, mut unknown: u64) -> u64 {
+        for _ in 0..MAX_ATTEMPTS {
+            match count(self.store(member), node(0)).await {
+                Ok(number) => {
+                    let range = before + 1..=before + 1 + unknown;
+                    assert!(range.contains(&number), "{number} is not in {range:?}");
+                    return number;
+                }
+                Err(ProposeError::NoLeader(_)) => {}
+                Err(ProposeError::Indeterminate(IndeterminateReason::Timeout(_))) => unknown += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        panic!("member {member} cannot write");
     }
 
     /// All members have applied the same index and have the same digest.
@@ -354,6 +394,18 @@ async fn count(store: &Store, node: NodeId) -> Result<u64, ProposeError> {
         CommandResponse::Session { number } => Ok(number),
         other => panic!("{other:?}"),
     }
+}
+
+/// Reads, and again while there is no leader.
+async fn read_with_retry(store: &Store) -> Arc<PublishedState> {
+    for _ in 0..MAX_ATTEMPTS {
+        match store.read_linearizable().await {
+            Ok(published) => return published,
+            Err(ProposeError::NoLeader(_)) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    panic!("there is no leader");
 }
 
 /// The number of applications known to this member.

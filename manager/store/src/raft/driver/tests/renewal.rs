@@ -112,7 +112,7 @@ async fn interrupted_renewal_leaves_what_the_next_process_opens() {
         assert!(keys_in_use(&disk, &dir).is_superset(&earlier), "the log is not compacted yet");
         check_opens(&disk, &dir);
         disk.set_fault(DiskFault::None);
-        let renewed = tokio::time::timeout(Duration::from_secs(20), renewal).await.unwrap().unwrap();
+        let renewed = tokio::time::timeout(TEST_TIMEOUT, renewal).await.unwrap().unwrap();
         renewed.unwrap();
         assert!(keys_in_use(&disk, &dir).is_disjoint(&earlier));
         check_opens(&disk, &dir);
@@ -203,7 +203,7 @@ async fn renewal_in_which_a_snapshot_is_received_leaves_nothing_sealed_with_an_e
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), written).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, written).await.unwrap();
     driver.handle_input(snapshot);
     settle(&mut driver);
     received.await.unwrap().unwrap();

@@ -142,7 +142,7 @@ async fn concurrent_updates_return_own_version() {
     }
     let mut versions = Vec::new();
     for writer in writers {
-        versions.extend(tokio::time::timeout(TEST_TIMEOUT, writer).await.unwrap().unwrap());
+        versions.extend(tokio::time::timeout(4 * TEST_TIMEOUT, writer).await.unwrap().unwrap());
     }
     let confirmed = versions.len();
     assert!(confirmed > 900, "{confirmed} of 1008 were confirmed");

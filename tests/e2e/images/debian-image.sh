@@ -69,7 +69,9 @@ stop_signal=SIGTERM
 as_user="exec setpriv --reuid=$name --regid=$name --clear-groups"
 case $name in
 redis)
-    entry="chown -R redis /data && cd /data && $as_user redis-server --bind 0.0.0.0 --protected-mode no --appendonly yes \"\$@\""
+    # It acknowledges what is on its disk.
+    options="--bind 0.0.0.0 --protected-mode no --appendonly yes --appendfsync always"
+    entry="chown -R redis /data && cd /data && $as_user redis-server $options \"\$@\""
     ;;
 nginx)
     # It drops root itself. It answers what it has accepted before it ends.

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::sleep;
+use tokio::task::yield_now;
 use tonic::transport::{Channel, Endpoint, Error};
 use tonic::{Code, Status};
 use warren_security::{
@@ -16,9 +16,6 @@ use warren_security::{
 use warren_testkit::wait::eventually_async;
 
 use crate::fixture::WAIT_DEADLINE;
-
-/// Between two attempts of a handshake.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Repeats a handshake that the manager ended without an alert, because this side was slow to begin it.
 pub async fn handshake<T, F>(address: SocketAddr, attempt: impl Fn(TcpStream) -> F) -> Result<T, ConnectError>
@@ -30,7 +27,7 @@ where
         let stream = TcpStream::connect(address).await.map_err(ConnectError::Handshake)?;
         stream.set_nodelay(true).map_err(ConnectError::Handshake)?;
         match attempt(stream).await {
-            Err(error) if error.was_closed() && started.elapsed() < WAIT_DEADLINE => sleep(PAUSE).await,
+            Err(error) if error.was_closed() && started.elapsed() < WAIT_DEADLINE => yield_now().await,
             outcome => return outcome,
         }
     }

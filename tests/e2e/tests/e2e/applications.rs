@@ -30,6 +30,8 @@ struct Application {
     name: &'static str,
     replicas: usize,
     flags: &'static [&'static str],
+    /// Fails unless the application answers; empty if `load` is.
+    ask: &'static str,
     /// Stores the rows from `$FIRST` to `$LAST`; fails unless all are acknowledged.
     load: &'static str,
     /// Prints the number of rows, `$LAST` if none is lost.
@@ -51,6 +53,7 @@ const APPLICATIONS: [Application; 3] = [
             "--health-exec=redis-cli",
             "--health-exec=ping",
         ],
+        ask: "redis-cli -h $HOST ping | grep PONG",
         load: "seq $FIRST $LAST | sed 's/.*/SET row:& value-&/' | redis-cli -h $HOST --pipe | grep 'errors: 0'",
         count: "redis-cli -h $HOST dbsize",
         bad_arguments: &["--arg=--no-such-option", "--arg=yes"],
@@ -68,6 +71,7 @@ const APPLICATIONS: [Application; 3] = [
             "--health-cmd=pg_isready -h 127.0.0.1",
             "--health-start-period=1m",
         ],
+        ask: "pg_isready -h $HOST",
         load: "export PGPASSWORD=secret; psql -v ON_ERROR_STOP=1 -h $HOST -U postgres -c \
                'create table if not exists rows (n int primary key, value text)' -c \
                \"insert into rows select n, md5(n::text) from generate_series($FIRST, $LAST) n\"",
@@ -80,6 +84,7 @@ const APPLICATIONS: [Application; 3] = [
         name: "nginx",
         replicas: 2,
         flags: &["--publish=80:80", "--health-http=:80/", "--health-interval=1s"],
+        ask: "",
         load: "",
         count: "bash -c 'exec 3<>/dev/tcp/$HOST/80; printf \"GET / HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3' \
                 | grep -q 'nginx of Warren' && echo $LAST",
@@ -174,6 +179,10 @@ impl Installation {
     #[track_caller]
     fn store(&mut self, rows: usize) {
         let task = self.tasks().remove(0);
+        // The task is ready before its port is open.
+        eventually(SOON, &format!("an answer of {}", task.name), || {
+            self.client(&task, self.application.ask, 0, 0)
+        });
         let (first, last) = (self.rows + 1, self.rows + rows);
         self.client(&task, self.application.load, first, last).unwrap();
         self.rows = last;
@@ -184,8 +193,11 @@ impl Installation {
     fn assert_keeps_rows(&self) -> Vec<TaskDocument> {
         let tasks = self.tasks();
         for task in &tasks {
-            let found = self.client(task, self.application.count, 1, self.rows).unwrap();
-            assert_eq!(found.trim(), self.rows.to_string(), "rows of {}", task.name);
+            let found = eventually(SOON, &format!("the number of rows of {}", task.name), || {
+                let text = self.client(task, self.application.count, 1, self.rows)?;
+                text.trim().parse::<usize>().map_err(|_| text)
+            });
+            assert_eq!(found, self.rows, "rows of {}", task.name);
         }
         tasks
     }

@@ -114,8 +114,11 @@ fn two_and_three_machines_are_as_written() {
     run_all(&warren, &nodes);
     run_all(&warren, &create);
     assert_eq!(spread(&first, 2, &["node-1", "node-2"]).unwrap(), [1, 1]);
-    let address = warren.run_ok(&resolve[0]);
-    assert!(address.contains("db"), "{address}");
+    // The tasks are ready before nodes know the name.
+    eventually(SOON, "the address of db", || {
+        let ran = warren.run(&resolve[0]);
+        if ran.code == 0 && ran.stdout.contains("db") { Ok(()) } else { Err(ran.to_string()) }
+    });
     for node in [&first, &second] {
         eventually(SOON, "an answer", || page_at(&client, node));
     }

@@ -213,9 +213,16 @@ fn full_disk_and_lost_client_leave_no_part_and_memory_stays_flat() {
     assert!(grown < MAX_GROWTH, "{grown} bytes from the container");
     world.shell("rm /large/big");
 
+    let mut part = Command::new("sh");
+    part.args(["-c", "tar -cf - big | head -c 1000000"]).current_dir(&scratch);
+    let part = part.output().unwrap().stdout;
+    assert_eq!(part.len(), 1_000_000);
     for kill_agent in [false, true] {
-        file.set_len(20 << 30).unwrap();
-        let mut child = world.warren().command(&["task", "cp", big, "web.1:/large"]).spawn().unwrap();
+        let mut command = world.warren().command(&["task", "cp", "-", "web.1:/large"]);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        // The rest of the archive never comes: the copy does not end by itself.
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(&part).unwrap();
         eventually(SOON, "the copy begins", || {
             let names = world.shell("ls -A /large");
             if names.contains(".warren-cp") { Ok(()) } else { Err(names) }

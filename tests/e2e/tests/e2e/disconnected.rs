@@ -1,6 +1,7 @@
 //! A machine without contact with any manager: its tasks follow `--on-disconnect`, in real containers.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ const POLICY: &str = "stop-after=20s";
 const REASON: &str = "stopped by the node after 20s without a manager (--on-disconnect)";
 /// How long a node may take to stop a task after its disconnect timeout.
 const LATE: Duration = Duration::from_secs(5);
-/// The longest time between two messages of a manager to a node that it can reach.
-const WORDS: Duration = Duration::from_secs(6);
+/// The longest time between two messages of a manager to a node that it can reach, twice the usual one.
+const WORDS: Duration = Duration::from_secs(10);
 /// How long an isolated manager still sends messages to nodes.
 const UNAWARE: Duration = Duration::from_secs(4);
 /// Ends at once on its stop signal.
@@ -115,19 +116,18 @@ fn assert_only_the_other_is_replaced(via: &LabNode, away: &str, slots: usize) {
     assert!(waits.is_some_and(|reason| reason.contains(why)), "{tasks:#?}");
 }
 
-/// Waits until the task with the disconnect timeout is stopped, at its time and not before; `unplugged` is
-/// when the host was disconnected, and `words` how long before and after that a manager's last message may
-/// have been.
+/// Waits until the task with the disconnect timeout is stopped, at its time and not before. The host was disconnected
+/// during `unplugged`; the last message of a manager may have come so long before that, and so long after it.
 #[track_caller]
 fn assert_stops_in_time(
     away: &LabNode,
     minds: &RunningTask,
-    unplugged: Duration,
+    unplugged: &RangeInclusive<Duration>,
     (before, after): (Duration, Duration),
 ) {
     let stopped = eventually(2 * STOP_AFTER + SOON, "the stop of the task with a disconnect timeout", || {
         if minds.is_alive() {
-            Err(format!("it runs {:?} after the disconnection", uptime() - unplugged))
+            Err(format!("it runs {:?} after the disconnection", uptime() - *unplugged.end()))
         } else {
             Ok(uptime() + UPTIME_STEP)
         }
@@ -135,12 +135,12 @@ fn assert_stops_in_time(
     let contact = last_contact(away);
     println!(
         "the last word {:.2} s after the cable was pulled, the task's end {:.2} s after that word",
-        contact.as_secs_f64() - unplugged.as_secs_f64(),
+        contact.as_secs_f64() - unplugged.end().as_secs_f64(),
         (stopped - contact).as_secs_f64()
     );
     let slack = if machine_load::is_heavy() { 4 } else { 1 };
     assert!(
-        contact + before >= unplugged && contact <= unplugged + slack * after,
+        contact + slack * before >= *unplugged.start() && contact <= *unplugged.end() + slack * after,
         "{contact:?} {unplugged:?}"
     );
     assert!(stopped >= contact + STOP_AFTER, "it was stopped {:?} after the last message", stopped - contact);
@@ -164,12 +164,12 @@ fn assert_settles(via: &LabNode, nodes: &[LabNode], stopped: &RunningTask) {
             nodes.iter().flat_map(|node| task_document::pids(node).into_keys()).collect();
         if running == expected { Ok(()) } else { Err(format!("{running:?} expected {expected:?}")) }
     });
-    let tasks = task_document::of_service(via, STOPS_SERVICE);
-    let reported = tasks
-        .iter()
-        .find(|task| task.id == stopped.id)
-        .map(|task| (task.state.as_str(), task.reason.as_str()));
-    assert_eq!(reported, Some(("SHUTDOWN", REASON)), "{tasks:#?}");
+    eventually(SOON, "the report of the task that the node stopped", || {
+        let tasks = task_document::of_service(via, STOPS_SERVICE);
+        let is_stopped = |task: &TaskDocument| task.state == "SHUTDOWN" && task.reason == REASON;
+        let is_reported = tasks.iter().any(|task| task.id == stopped.id && is_stopped(task));
+        if is_reported { Ok(()) } else { Err(format!("{tasks:#?}")) }
+    });
 }
 
 #[test]
@@ -179,10 +179,11 @@ fn disconnected_worker_stops_tasks_by_policy_and_reports_later() {
     let away = &cluster.workers[1];
     last_contact(away);
     let others = ids(&task_document::of_service(&cluster.manager, STOPS_SERVICE));
-    let unplugged = uptime();
+    let begun = uptime();
     away.host().disconnect();
+    let unplugged = begun..=uptime();
     assert_only_the_other_is_replaced(&cluster.manager, away.name(), 2);
-    assert_stops_in_time(away, &minds, unplugged, (WORDS, Duration::from_secs(1)));
+    assert_stops_in_time(away, &minds, &unplugged, (WORDS, Duration::from_secs(1)));
     assert!(keeps.is_alive(), "it must not be stopped");
     let tasks = task_document::of_service(&cluster.manager, STOPS_SERVICE);
     assert_eq!(ids(&tasks), others, "it is not replaced before it has ended: {tasks:#?}");
@@ -199,13 +200,14 @@ fn disconnected_manager_stops_local_tasks_by_policy_after_kill() {
     trio.nodes.swap(leader, 2);
     let (minds, keeps) = run_on_each(&trio.nodes[0], &trio.nodes);
     last_contact(&trio.nodes[2]);
-    let unplugged = uptime();
+    let begun = uptime();
     trio.nodes[2].host().disconnect();
+    let unplugged = begun..=uptime();
     assert_only_the_other_is_replaced(&trio.nodes[0], trio.nodes[2].name(), 3);
     // The time before the failure detection counts as well.
     trio.nodes[2].kill();
     trio.nodes[2].run_again();
-    assert_stops_in_time(&trio.nodes[2], &minds, unplugged, (WORDS, UNAWARE));
+    assert_stops_in_time(&trio.nodes[2], &minds, &unplugged, (WORDS, UNAWARE));
     assert!(keeps.is_alive(), "it must not be stopped");
     // No manager knows that it has ended: it is replaced when it has ended for sure.
     let (rest, away) = (&trio.nodes[..2], trio.nodes[2].name());

@@ -150,9 +150,9 @@ fn input_and_output_pass_unchanged_and_memory_stays_flat() {
     world.assert_at_rest(&before);
 }
 
-/// Bytes of memory of a process.
+/// Bytes of memory of a process that are no files.
 fn resident(pid: i32) -> u64 {
-    status(&format!("/proc/{pid}/status"), "VmRSS:") << 10
+    status(&format!("/proc/{pid}/status"), "RssAnon:") << 10
 }
 
 /// Bytes that a process has read so far.

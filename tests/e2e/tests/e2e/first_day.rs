@@ -54,7 +54,7 @@ fn removal_names_the_silent_node_and_what_force_does() {
         assert!(weak.contains(line), "{weak}");
     }
     cluster.workers[0].host().disconnect();
-    let text = cluster.warren().run_refused(&["service", "rm", "web", "--timeout", "8s"], TIMED_OUT);
+    let text = cluster.warren().run_refused(&["service", "rm", "web", "--timeout", "20s"], TIMED_OUT);
     let (shown, error) = text.split_once("error:").unwrap();
     for part in [shown, error] {
         let line = format!("node {name}: has not confirmed the end of web.1; if the machine is lost, ");

@@ -22,7 +22,7 @@ use crate::e2e::task_document::{self, TaskDocument};
 /// The port of the service with which tests begin.
 const FIRST_PORT: u16 = 8999;
 /// For operations that take a second on an idle machine.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// Busybox; its default command is `sh`.
 pub const BOX: &str = "warren.local/box:1";

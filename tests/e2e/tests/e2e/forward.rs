@@ -8,8 +8,9 @@ use nix::unistd::Pid;
 use warren_testkit::cli::WarrenCli;
 use warren_testkit::netns::LabHost;
 use warren_testkit::tool;
+use warren_testkit::wait::eventually;
 
-use crate::e2e::fixture::NodeFixture;
+use crate::e2e::fixture::{NodeFixture, SOON};
 use crate::e2e::three_managers::{SERVICE, ThreeManagers};
 
 const USAGE: i32 = 2;
@@ -60,6 +61,11 @@ fn connections_pass_with_both_ends_and_refusals_are_named() {
                    nc -ll -p 7003 -e head -c 100000000 /dev/zero & exec sleep 100000";
     world.create_script("web", &[], servers);
     world.wait_serving("web", 1);
+    eventually(SOON, "the ports of the servers", || {
+        let listening = world.ok("task exec web.1 netstat -ltn");
+        let is_open = |port: u16| listening.contains(&format!(":{port} "));
+        if (7001..=7003).all(is_open) { Ok(()) } else { Err(listening) }
+    });
     let host = world.node.host();
     let warren = world.warren();
     let forwarding = Forwarding::start(&warren, "task", &["web.1", ":7001", "0:7002", ":7003", ":7009"], 4);
@@ -67,7 +73,7 @@ fn connections_pass_with_both_ends_and_refusals_are_named() {
     let counted = format!("head -c 3000000 /dev/zero | busybox nc 127.0.0.1 {waits}");
     assert_eq!(shell(host, &counted), "got 3000000\n", "the end of one direction passes");
     assert_eq!(shell(host, &format!("(echo kept; sleep 0.2) | busybox nc 127.0.0.1 {ends}")), "bye\n");
-    warren_testkit::wait::eventually(crate::e2e::fixture::SOON, "the rest arrives", || {
+    eventually(SOON, "the rest arrives", || {
         let kept = world.warren().run_ok(&["task", "exec", "web.1", "cat", "/tmp/kept"]);
         if kept == "kept\n" { Ok(()) } else { Err(kept) }
     });

@@ -135,20 +135,23 @@ fn failed_server_is_replaced_without_client_errors() {
     let flags = ["--replicas", "2", "--publish", "8088:80", "--drain-delay", "2s", "--stop-grace", "10s"];
     shop.create("web", &[&HTTP[..], &flags].concat());
     let mut tasks = world.wait_serving("web", 2);
+    let ask = || {
+        let mut curl = world.client_host.command("curl");
+        let own = world.node.host().address();
+        curl.args(["-sf", "--max-time", "1", &format!("http://{own}:8088/cgi-bin/answer")]);
+        curl.output().unwrap().status.success()
+    };
+    // The tasks are ready before the port is open.
+    eventually(SOON, "an answer on the port", || if ask() { Ok(()) } else { Err("none".to_owned()) });
     for keyword in ["500", "hang"] {
         let sick = tasks.iter().find(|task| task.slot == 1).unwrap().clone();
         let begin = Instant::now();
         shop.set_answer(1, &sick.id, keyword);
         let mut detected = None;
         tasks = loop {
-            // A client that retries once always gets an answer.
-            let ask = || {
-                let mut curl = world.client_host.command("curl");
-                let own = world.node.host().address();
-                curl.args(["-sf", "--max-time", "1", &format!("http://{own}:8088/cgi-bin/answer")]);
-                curl.output().unwrap().status.success()
-            };
-            assert!(ask() || ask(), "no answer {:?} after slot 1 began to {keyword}", begin.elapsed());
+            // A client that retries gets an answer; a loaded machine may take too long for one of them.
+            let is_answered = (0..4).any(|_| ask());
+            assert!(is_answered, "no answer {:?} after slot 1 began to {keyword}", begin.elapsed());
             let now = task_document::of_service(&world.node, "web");
             let old = now.iter().find(|task| task.id == sick.id);
             if detected.is_none() && old.is_none_or(|task| !task.ready) {
@@ -161,9 +164,9 @@ fn failed_server_is_replaced_without_client_errors() {
             }
             assert!(begin.elapsed() < 2 * SOON, "{keyword}: not replaced: {now:#?}");
         };
-        // Three checks, each 200 ms after the last or as late as its timeout; and a busy machine.
+        // Three checks, each 200 ms after the last or as late as its timeout; and the rest for a loaded machine.
         let detected = detected.unwrap_or_else(|| panic!("{keyword}: never seen as not ready"));
-        assert!(detected < Duration::from_secs(8), "{keyword} was noticed after {detected:?}");
+        assert!(detected < SOON, "{keyword} was noticed after {detected:?}");
         println!("{keyword}: detected after {detected:?}, replaced after {:?}", begin.elapsed());
         shop.unhealthy("web", if keyword == "500" { "HTTP 500" } else { "no answer" });
     }

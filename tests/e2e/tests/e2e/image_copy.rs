@@ -13,8 +13,8 @@ const NAME: &str = "warren.local/copied:1";
 const NOT_FOUND: i32 = 3;
 
 /// An import or a copy is followed by the start of the tasks that wait for the image; with reserve for a machine
-/// that runs other tests as well.
-const START_LIMIT: Duration = Duration::from_secs(5);
+/// that runs other tests as well. The attempt at a registry that cannot be reached ends after ten seconds.
+const START_LIMIT: Duration = Duration::from_secs(9);
 
 fn image(name: &str, text: &str) -> TestImage {
     let large = ImageLayer::new().file("/large", vec![7; 3 << 20], 0o644);

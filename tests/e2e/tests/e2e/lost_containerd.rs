@@ -13,6 +13,8 @@ fn own_containerd_is_restarted() {
     let world = NodeFixture::new();
     world.ok(&format!("service create web --image {WEB} --replicas 2 --publish 8088:80"));
     world.wait_serving("web", 2);
+    // The tasks are ready before the port is open.
+    world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1", "web-2"]);
     let before = task_document::pids(&world.node);
     for replicas in [3, 4] {
         let containerd = world.kill_containerd();

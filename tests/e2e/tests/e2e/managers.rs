@@ -19,7 +19,7 @@ use crate::e2e::three_managers::ThreeManagers;
 
 /// Writes must be acknowledged again within this time on any busy machine; `make bench` measures the actual
 /// time.
-const RESUMED: Duration = Duration::from_secs(15);
+const RESUMED: Duration = Duration::from_secs(30);
 /// The time for an orderly stop of a node.
 const STOPPED: Duration = Duration::from_secs(30);
 /// A manager without contact with a leader for two seconds redirects its workers: slightly longer than that.

@@ -9,7 +9,7 @@ use crate::e2e::fixture::{NodeFixture, WEB, still_inventory};
 use crate::e2e::traffic::{CLIENT_LOCATIONS, ClientLocation};
 
 /// The node checks its network every half minute.
-const REPAIR: Duration = Duration::from_secs(45);
+const REPAIR: Duration = Duration::from_secs(90);
 
 /// Shell lines that each damage something.
 const DAMAGE: [&str; 7] = [
@@ -22,6 +22,17 @@ const DAMAGE: [&str; 7] = [
     "ip link delete $(ip -o link | grep -o 'wc[0-9a-v]*' | tail -n 1)",
 ];
 
+#[track_caller]
+fn damage(world: &NodeFixture) {
+    for line in DAMAGE {
+        let mut shell = world.node.host().command("sh");
+        shell.args(["-c", line]);
+        if let Err(error) = tool::stdout(shell, tool::DEADLINE) {
+            panic!("{error}");
+        }
+    }
+}
+
 #[test]
 fn a_damaged_network_is_repaired() {
     let world = NodeFixture::new();
@@ -30,15 +41,14 @@ fn a_damaged_network_is_repaired() {
         world.assert_answered_by(way, 8088, &["web-1", "web-2"]);
     }
     let before = still_inventory(&world.node);
-    for line in DAMAGE {
-        let mut shell = world.node.host().command("sh");
-        shell.args(["-c", line]);
-        if let Err(error) = tool::stdout(shell, tool::DEADLINE) {
-            panic!("{error}");
-        }
-    }
-    assert!(world.answering_host(ClientLocation::Outside, 8088).is_err());
-    leaks::assert_returns_to(&before, REPAIR, || world.node.inventory());
+    // The node may repair something before the request is sent.
+    let is_harmful = (0..3).any(|_| {
+        damage(&world);
+        let answered = world.answering_host(ClientLocation::Outside, 8088);
+        leaks::assert_returns_to(&before, REPAIR, || world.node.inventory());
+        answered.is_err()
+    });
+    assert!(is_harmful, "requests were answered in spite of the damage");
     for way in CLIENT_LOCATIONS {
         world.assert_answered_by(way, 8088, &["web-1", "web-2"]);
     }

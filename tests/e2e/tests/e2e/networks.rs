@@ -71,6 +71,15 @@ impl Client {
         let addresses = answers.lines().filter_map(|line| line.strip_prefix("Address: "));
         Ok(addresses.map(|address| address.trim().to_owned()).collect())
     }
+
+    /// Waits until a name has an address: its tasks are ready before nodes know it.
+    #[track_caller]
+    pub(super) fn wait_resolved(&self, name: &str) -> Ipv4Addr {
+        eventually(SOON, &format!("an address of {name} for {}", self.name), || {
+            let found = self.resolve(name)?;
+            found.first().and_then(|address| address.parse().ok()).ok_or_else(|| format!("{found:?}"))
+        })
+    }
 }
 
 /// The commands of the README, on two nodes of these names.
@@ -228,13 +237,16 @@ fn names_and_virtual_addresses_outlive_the_managers() {
         for client in clients {
             client.assert_answered_by("web", &["web-1", "web-2"]);
             client.assert_answered_by("web-1", &["web-1"]);
-            assert_eq!(client.resolve("web").unwrap(), before);
+            let now = eventually(SOON, "the addresses of web", || client.resolve("web"));
+            assert_eq!(now, before);
         }
         for worker in &cluster.workers {
             let url = format!("http://{}:8088/", worker.host().address());
-            let mut curl = cluster.manager.host().command("curl");
-            curl.args(["--silent", "--fail", "--max-time", "3", &url]);
-            tool::stdout(curl, tool::DEADLINE).unwrap_or_else(|error| panic!("{error}"));
+            eventually(SOON, &format!("an answer of {url}"), || {
+                let mut curl = cluster.manager.host().command("curl");
+                curl.args(["--silent", "--show-error", "--fail", "--max-time", "3", &url]);
+                tool::stdout(curl, tool::DEADLINE).map_err(|error| error.to_string())
+            });
         }
     };
     check(&cluster, &clients);
@@ -319,6 +331,19 @@ impl EchoConnection {
         EchoConnection { client, answers }
     }
 
+    /// As [`EchoConnection::open`], once the server answers at the address.
+    #[track_caller]
+    fn open_eventually(client: &Client, address: &str) -> EchoConnection {
+        let script = format!("echo ready | busybox nc -w 5 {address} 7000");
+        eventually(SOON, &format!("an echo of {address} for {}", client.name), || {
+            match client.enter(&["--", "sh", "-c"], &[&script])?.as_str() {
+                "ready\n" => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        EchoConnection::open(client, address)
+    }
+
     #[track_caller]
     fn exchange(&mut self, line: &str) {
         let input = self.client.stdin.as_mut().unwrap();
@@ -344,8 +369,8 @@ fn connections_outlive_kills_and_partitions_while_endpoints_change() {
     cluster.ok(&format!("service create web --image {WEB} --replicas 2 --max-per-node 3"));
     cluster.wait_serving("echo", 1);
     let clients = clients(&cluster, "client", "--init");
-    let address = clients[0].resolve("echo").unwrap().remove(0);
-    let mut connections = clients.each_ref().map(|client| EchoConnection::open(client, &address));
+    let address = clients[0].wait_resolved("echo").to_string();
+    let mut connections = clients.each_ref().map(|client| EchoConnection::open_eventually(client, &address));
     for (round, replicas) in [5, 1, 4, 2, 6, 3].into_iter().enumerate() {
         cluster.ok(&format!("service scale web={replicas} --detach"));
         match round % 3 {

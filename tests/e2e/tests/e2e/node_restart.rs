@@ -16,6 +16,8 @@ fn containers_and_ports_outlive_the_node() {
     world.ok(&format!("service create web --image {WEB} --replicas 2 --publish 8088:80"));
     world.wait_serving("web", 2);
     let before = identities(&world);
+    // The tasks are ready before the port is open.
+    world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1", "web-2"]);
     let asker = PageClient::start(&world, 8088);
     for way in ["SIGTERM", "SIGKILL", "init"] {
         if way == "SIGTERM" {

@@ -41,7 +41,7 @@ fn new_node_gets_tasks_once_its_checks_pass() {
         let flag = format!("--verify-check-add={check}");
         warren.run_ok(&["cluster", "update", &flag]);
     };
-    warren.run_ok(&["cluster", "update", "--verify-nodes", "on", "--verify-timeout", "4s"]);
+    warren.run_ok(&["cluster", "update", "--verify-nodes", "on", "--verify-timeout", "20s"]);
     let marker = cluster.manager.scratch().join("mended");
     check(&format!("disk2=command:test -e {} || {{ echo no second disk; exit 3; }}", marker.display()));
     wait_listed(&cluster, "w1", "verified=true", SOON);

@@ -103,14 +103,22 @@ impl<'a> Example<'a> {
     }
 
     /// Runs a command in the directory of the example, on the machine of the first worker.
-    fn ok(&self, arguments: &[&str]) -> String {
+    fn run(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = self.cluster.warren().command(arguments);
         command.current_dir(&self.directory).env("GRAFANA_PASSWORD", "secret");
         command.env("WARREN_DATA_DIR", self.cluster.workers[0].data_dir());
         let output = tool::output(command, 4 * tool::DEADLINE).unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {arguments:?}: {errors}", self.name);
-        String::from_utf8(output.stdout).unwrap()
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout).unwrap()),
+            false => Err(format!("{}: {arguments:?}: {errors}", self.name)),
+        }
+    }
+
+    /// As [`Example::run`]; the command must succeed.
+    #[track_caller]
+    fn ok(&self, arguments: &[&str]) -> String {
+        self.run(arguments).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn import_images(&self) {
@@ -199,7 +207,11 @@ impl<'a> Example<'a> {
                     let (service, url) =
                         (format!("{}_{name}", self.name), format!("http://{host}:{OWN_PORT}/"));
                     let arguments = ["service", "exec", &service, "wget", "-qO-", &url];
-                    assert_eq!(self.ok(&arguments), PAGE, "{}: {name} to {host}", self.name);
+                    let what = format!("{}: the page of {host} for {name}", self.name);
+                    eventually(SOON, &what, || {
+                        let found = self.run(&arguments)?;
+                        if found == PAGE { Ok(()) } else { Err(found) }
+                    });
                 }
             }
         }

@@ -6,8 +6,18 @@ use std::process::{Child, Stdio};
 use warren_testkit::wait::eventually;
 
 use crate::e2e::fixture::{NodeFixture, SOON};
+use crate::e2e::task_document::{self, TaskDocument};
 
 const CONFLICT: i32 = 4;
+
+/// Waits until the output of a task begins with `text`.
+#[track_caller]
+fn wait_for_output(world: &NodeFixture, task: &TaskDocument, text: &str) {
+    eventually(SOON, &format!("{text:?} in the output of {}", task.name), || {
+        let output = task_document::output(&world.node, task);
+        if output.starts_with(text) { Ok(()) } else { Err(output) }
+    });
+}
 
 #[test]
 fn restarted_task_is_stopped_in_order_and_replaced() {
@@ -15,6 +25,7 @@ fn restarted_task_is_stopped_in_order_and_replaced() {
     let script = "trap 'echo asked to stop; exit 3' TERM; echo begun; while true; do sleep 0.1; done";
     world.create_script("web", &["--replicas", "2", "--stop-grace", "10s"], script);
     let before = world.wait_serving("web", 2);
+    before.iter().for_each(|task| wait_for_output(&world, task, "begun\n"));
     let id = |slot: u64| {
         let tasks = world.warren().json(&["service", "ps", "web"]);
         let mut slots = tasks.as_array().unwrap().iter().filter(|task| task["slot"] == slot);
@@ -46,7 +57,8 @@ fn output_is_printed_from_now_on_until_the_task_ends() {
     let world = NodeFixture::with_box();
     let script = "echo earlier; while [ ! -e /tmp/end ]; do sleep 0.1; echo now; done; echo last >&2; exit 7";
     world.create_script("web", &["--restart", "none"], script);
-    world.wait_serving("web", 1);
+    let task = world.wait_serving("web", 1).remove(0);
+    wait_for_output(&world, &task, "earlier\n");
     let refused = world.warren().run_refused(&["task", "attach", "-i", "web.1"], CONFLICT);
     assert!(refused.contains("its standard input is not open") && refused.contains("--stdin"), "{refused}");
     let mut command = world.warren().command(&["task", "attach", "web.1"]);

@@ -15,18 +15,21 @@ fn inspect(world: &NodeFixture, name: &str) -> Value {
 fn crashing_service_is_never_ready() {
     let world = NodeFixture::with_box();
     let warren = world.warren().settling();
-    let create = ["service", "create", "crash", "--image", BOX, "--", "sh", "-c", "echo fatal; exit 1"];
+    // A loaded node reports the end of a task late.
+    let monitor = ["--update-monitor", "30s"];
+    let crash = ["--", "sh", "-c", "echo fatal; exit 1"];
+    let create = [&["service", "create", "crash", "--image", BOX][..], &monitor, &crash].concat();
     let output = warren.run_refused(&create, FAILED);
     assert!(output.contains("exited with code 1; 4 attempts"), "{output}");
     assert!(output.contains("  | fatal"), "{output}");
     assert!(!output.contains("1 of 1 ready"), "{output}");
     // A program that ends with code 0 is not up either, if it is restarted.
     let ends = ["--restart-delay", "100ms", "--restart", "any", "--", "sh", "-c", "exit 0"];
-    let create = [&["service", "create", "ends", "--image", BOX][..], &ends].concat();
+    let create = [&["service", "create", "ends", "--image", BOX][..], &monitor, &ends].concat();
     let output = warren.run_refused(&create, FAILED);
     assert!(output.contains("exited with code 0") && !output.contains("1 of 1 ready"), "{output}");
     // What stays up settles meanwhile.
-    let create = ["service", "create", "up", "--detach", "--update-monitor", "8s", "--image", BOX];
+    let create = ["service", "create", "up", "--detach", "--update-monitor", "20s", "--image", BOX];
     warren.run_ok(&[&create[..], &["--", "sleep", "1000"]].concat());
     world.wait_serving("up", 1);
     let shown = world.ok("service ps up");
@@ -40,9 +43,10 @@ fn crashing_service_is_never_ready() {
 fn database_goes_back_from_an_image_that_never_ran() {
     let world = NodeFixture::with_box();
     let flags = ["--volume", "data:/data", "--restart-max", "1", "--restart-delay", "100ms"];
+    // A loaded node reports the end of a task late.
     world.create_script(
         "db",
-        &[&flags[..], &["--update-monitor", "3s"]].concat(),
+        &[&flags[..], &["--update-monitor", "30s"]].concat(),
         "echo row >> /data/rows; sleep 1000",
     );
     let first = world.wait_serving("db", 1).remove(0);

@@ -176,7 +176,7 @@ fn lost_worker_is_replaced_and_reused_when_back() {
     });
     println!("replaced {:.1} s after the worker was lost", begin.elapsed().as_secs_f64());
     assert!(
-        begin.elapsed() < Duration::from_secs(20),
+        begin.elapsed() < Duration::from_secs(45),
         "a lost node's tasks came back after {:?}",
         begin.elapsed()
     );

@@ -56,7 +56,7 @@ fn service_is_built_and_runs_where_its_files_are() {
         let mut command = it.world.warren().command(&[&["deploy", "-c", &file, "shop"], flags].concat());
         command.env("PATH", format!("{}:/usr/bin:/bin", it.world.node.scratch().display()));
         command.env("WARREN_DATA_DIR", it.world.node.data_dir());
-        let ran = tool::output(command, tool::DEADLINE).unwrap();
+        let ran = tool::output(command, 4 * tool::DEADLINE).unwrap();
         let told = String::from_utf8_lossy(&ran.stderr).into_owned();
         assert_eq!(ran.status.code(), Some(code), "{told}");
         told

@@ -338,11 +338,15 @@ fn cms_of_the_readme_is_deployed() {
     let directory = it.world.node.scratch().to_owned();
     let mut deploy = it.world.warren().command(&["deploy", "cms"]);
     deploy.current_dir(&directory);
-    let told = tool::output(deploy, tool::DEADLINE).unwrap();
+    let told = tool::output(deploy, 4 * tool::DEADLINE).unwrap();
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    let mut curl = it.world.node.host().command("curl");
-    curl.args(["--silent", "--fail", "-L", "localhost:8000"]);
-    assert_eq!(tool::stdout(curl, tool::DEADLINE).unwrap(), "installed\n");
+    // The tasks are ready before the port is open.
+    let page = eventually(SOON, "a page of the site", || {
+        let mut curl = it.world.node.host().command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "-L", "localhost:8000"]);
+        tool::stdout(curl, tool::DEADLINE).map_err(|error| error.to_string())
+    });
+    assert_eq!(page, "installed\n");
     it.world.ok("stack rm cms --volumes");
 }
 

@@ -49,26 +49,31 @@ impl TaskDocument {
     }
 }
 
-/// The tasks of `service`, newest first within a slot; none if the service does not exist.
+/// The tasks of `service`, newest first within a slot. Waits while there is no leader.
 #[track_caller]
 pub fn of_service(node: &LabNode, service: &str) -> Vec<TaskDocument> {
-    read(node, &["service", "ps", service])
+    eventually(SOON, &format!("a list of the tasks of {service}"), || read(node, &["service", "ps", service]))
 }
 
-/// The tasks of all services.
+/// The tasks of all services. Waits while there is no leader.
 #[track_caller]
 pub fn all(node: &LabNode) -> Vec<TaskDocument> {
-    read(node, &["task", "ls"])
+    eventually(SOON, "a list of all tasks", || read(node, &["task", "ls"]))
 }
 
+/// The tasks that a command lists. It fails if there is no leader for a few seconds.
 #[track_caller]
-fn read(node: &LabNode, words: &[&str]) -> Vec<TaskDocument> {
-    serde_json::from_value(node.warren().json(words)).expect("tasks are shown as documented")
+fn read(node: &LabNode, words: &[&str]) -> WaitResult<Vec<TaskDocument>> {
+    let ran = node.warren().run(&[words, &["-o", "json"]].concat());
+    if ran.code != 0 {
+        return Err(ran.to_string());
+    }
+    Ok(serde_json::from_str(&ran.stdout).expect("tasks are shown as documented"))
 }
 
 /// Returns the tasks if `service` has exactly `count` serving tasks and no other live ones.
 pub fn serving(node: &LabNode, service: &str, count: usize) -> WaitResult<Vec<TaskDocument>> {
-    let tasks = of_service(node, service);
+    let tasks = read(node, &["service", "ps", service])?;
     let live: Vec<TaskDocument> = tasks.iter().filter(|task| task.is_live()).cloned().collect();
     let is_settled = live.len() == count && live.iter().all(TaskDocument::is_serving);
     if is_settled { Ok(live) } else { Err(format!("{tasks:#?}")) }

@@ -1,7 +1,6 @@
 //! `/health`, `/ready` and `/metrics` of a node, each also in a failing state.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use nix::sys::signal::{self, Signal};
 use warren_testkit::netns::LabHost;
@@ -40,17 +39,23 @@ pub(super) fn wait_for_status(host: &LabHost, path: &str, status: &str, reason: 
 }
 
 /// The samples of `/metrics` by name and labels.
+fn try_metrics(host: &LabHost) -> WaitResult<BTreeMap<String, f64>> {
+    let (status, body) = try_get(host, "/metrics")?;
+    if status != "200" {
+        return Err(format!("{status}: {body}"));
+    }
+    let samples = body.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let samples = samples.map(|line| {
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        (name.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}")))
+    });
+    Ok(samples.collect())
+}
+
+/// Waits for the samples of `/metrics`.
 #[track_caller]
 fn metrics(host: &LabHost) -> BTreeMap<String, f64> {
-    let (status, body) = get(host, "/metrics");
-    assert_eq!(status, "200", "{body}");
-    let samples = body.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    samples
-        .map(|line| {
-            let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
-            (name.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}")))
-        })
-        .collect()
+    eventually(SOON, "the metrics", || try_metrics(host))
 }
 
 /// The sum of all samples of `name`, whatever their labels; panics when there is none.
@@ -119,6 +124,7 @@ fn metrics_change_with_activity() {
     );
     world.create_script("busy", &[], "while :; do :; done");
     world.wait_serving("web", 2);
+    world.wait_serving("busy", 1);
     let grown = [
         "worker_task_failures_total",
         "container_restarts_total",
@@ -128,7 +134,7 @@ fn metrics_change_with_activity() {
         "warren_raft_applied_index",
     ];
     eventually(2 * SOON, "the figures to grow", || {
-        let now = metrics(host);
+        let now = try_metrics(host)?;
         let total = |samples: &BTreeMap<String, f64>, name: &str| {
             samples
                 .iter()
@@ -158,16 +164,16 @@ fn metrics_change_with_activity() {
         assert!(samples.keys().any(|key| key.starts_with(part)), "no {part}*");
     }
     // For each container, from the kernel's counters.
-    let of = |service: &str, name: &str| {
-        let samples = metrics(host);
+    let of = |service: &str, name: &str| -> WaitResult<f64> {
+        let samples = try_metrics(host)?;
         let mine = |key: &&String| key.starts_with(name) && key.contains(&format!("service=\"{service}\""));
-        samples.keys().filter(mine).map(|key| samples[key]).sum::<f64>()
+        Ok(samples.keys().filter(mine).map(|key| samples[key]).sum())
     };
     for (service, name, least) in
         [("busy", "container_cpu_seconds_total", 0.2), ("web", "container_memory_bytes", 10_000.0)]
     {
         eventually(SOON, &format!("{name} of {service}"), || {
-            let found = of(service, name);
+            let found = of(service, name)?;
             if found > least { Ok(()) } else { Err(found.to_string()) }
         });
     }
@@ -191,8 +197,8 @@ fn metrics_change_with_activity() {
     // Metrics of removed tasks are removed.
     world.ok("service rm busy web failing hungry sick");
     eventually(SOON, "the removal of metrics of removed tasks", || {
-        let left: Vec<String> =
-            metrics(host).into_keys().filter(|key| key.contains("service=\"busy\"")).collect();
+        let left = try_metrics(host)?.into_keys().filter(|key| key.contains("service=\"busy\""));
+        let left: Vec<String> = left.collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });
 }
@@ -215,5 +221,5 @@ fn metrics_none_opens_no_port() {
     let world = NodeFixture::bare(NodeOptions::default().argument("--metrics-listen").argument("none"));
     let mut ss = world.node.host().command("ss");
     ss.args(["-Hlnt", "sport = :9090"]);
-    assert_eq!(tool::stdout(ss, Duration::from_secs(5)).unwrap(), "");
+    assert_eq!(tool::stdout(ss, tool::DEADLINE).unwrap(), "");
 }

@@ -31,6 +31,8 @@ fn rolling_update_keeps_the_port_available() {
     let world = NodeFixture::new();
     world.ok(&format!("service create web --image {WEB} --replicas 3 --publish 8088:80 --drain-delay 2s"));
     let before = ids(&world, "web", 3);
+    // The tasks are ready before the port is open.
+    world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1", "web-2", "web-3"]);
     let mut updating =
         world.warren().command(&["service", "update", "web", "--env-add", "A=b", "--memory", "64Mi"]);
     let mut updating = updating.spawn().unwrap();
@@ -73,7 +75,8 @@ fn rolling_update_keeps_the_port_available() {
 fn paused_update_keeps_old_tasks() {
     let world = NodeFixture::new();
     let restart = ["--replicas", "3", "--restart-max", "1", "--restart-delay", "100ms"];
-    let policy = ["--update-monitor", "3s", "--update-on-failure", "pause"];
+    // A loaded node reports the end of a task late.
+    let policy = ["--update-monitor", "30s", "--update-on-failure", "pause"];
     world.create_script("web", &[&restart[..], &policy].concat(), "sleep 1000");
     let before = ids(&world, "web", 3);
     let output = world.warren().run_refused(&["service", "update", "web", "--command", "false"], FAILED);

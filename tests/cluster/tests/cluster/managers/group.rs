@@ -44,6 +44,7 @@ where
     loop {
         match call().await {
             Err(status) if status.code() == Code::Unavailable && started.elapsed() < WAIT_DEADLINE => {
+                // Not a wait: between two attempts.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             outcome => return outcome,

@@ -87,7 +87,11 @@ impl AuditFiles {
     }
 
     fn open(&self) -> io::Result<NewestFile> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        // Not its parents: without them, the disk with the data was unmounted.
+        match DirBuilder::new().mode(0o700).create(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         let path = file_path(&self.dir, 0);
         let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
         let mut length = file.metadata()?.len();

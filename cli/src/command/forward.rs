@@ -86,7 +86,7 @@ async fn ensure_exists(client: &Client, location: &ExecLocation) -> Result<(), E
 async fn serve(listener: TcpListener, client: Client, target: v1::ExecTarget) {
     let mut connections = JoinSet::new();
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let (mut stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 eprintln!("a connection was not accepted: {error}");
@@ -97,7 +97,6 @@ async fn serve(listener: TcpListener, client: Client, target: v1::ExecTarget) {
         while connections.try_join_next().is_some() {}
         let (client, target) = (client.clone(), target.clone());
         connections.spawn(async move {
-            let mut stream = stream;
             // Printed before the connection ends: who sees its end may interrupt this command.
             if let Err(error) = pass_on(&client, target, &mut stream).await {
                 eprintln!("the connection of {peer} was closed: {error}");

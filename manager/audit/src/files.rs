@@ -87,7 +87,7 @@ impl AuditFiles {
     }
 
     fn open(&self) -> io::Result<NewestFile> {
-        // Not its parents: without them, the disk with the data was unmounted.
+        // Parents are not created: if they are missing, the disk with the data is not mounted.
         match DirBuilder::new().mode(0o700).create(&self.dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -169,6 +169,18 @@ mod tests {
     fn numbers(files: &AuditFiles) -> Vec<u64> {
         let files = files.open_all().unwrap().into_iter();
         files.flat_map(read_lines).filter_map(|line| Some(line.unwrap().ok()?.number)).collect()
+    }
+
+    #[test]
+    fn nothing_is_created_without_the_parent_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let parent = dir.path().join("manager");
+        let mut files = AuditFiles::new(parent.join("audit"), AuditFileLimits::default());
+        assert_eq!(files.append(&text(1)).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!parent.exists());
+        std::fs::create_dir(parent).unwrap();
+        files.append(&text(1)).unwrap();
+        assert_eq!(numbers(&files), [1]);
     }
 
     #[test]

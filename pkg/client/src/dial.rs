@@ -22,7 +22,7 @@ use crate::tls_alert::{AlertRecordingStream, LastTlsAlert};
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// After which times a client of several managers leaves one of them for another.
+/// Times after which a client of several managers leaves one of them for another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SwitchTimes {
     /// Delay before the next manager is dialled concurrently.

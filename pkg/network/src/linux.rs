@@ -55,9 +55,11 @@ use requested::RequestedState;
 use wireguard::WireGuardPaths;
 use wireguard_watch::WireGuardWatch;
 
-/// Milliseconds between the attempts to bind a port that is in use without a visible holder. The first ones are short,
-/// because most are enough; together they are 1.3 seconds.
+/// Milliseconds between the attempts to bind a port that is in use without a visible holder, for a task that starts.
+/// The first ones are short, because most are enough; together they are 1.3 seconds.
 const PORT_PAUSES: [u64; 6] = [20, 40, 80, 160, 320, 640];
+/// The same for all ports of the node, which other changes wait for; a later repair tries again.
+const REPAIR_PAUSES: [Duration; 4] = [Duration::from_millis(20); 4];
 /// More changes of one reconciliation are logged as their number.
 const MAX_LISTED_REPAIRS: usize = 10;
 
@@ -354,7 +356,7 @@ impl LinuxInner {
 
     /// Binds several ports, in the same way; returns an error for each that failed.
     async fn hold(&self, bind: fn(&mut RequestedState) -> Vec<Error>) -> Vec<Error> {
-        let mut pauses = PORT_PAUSES.into_iter();
+        let mut pauses = REPAIR_PAUSES.into_iter();
         loop {
             let refused = bind(&mut self.state());
             let mut errors = Vec::new();
@@ -362,9 +364,7 @@ impl LinuxInner {
                 errors.push(with_holder(error).await);
             }
             match pauses.next() {
-                Some(pause) if errors.iter().any(has_no_holder) => {
-                    tokio::time::sleep(Duration::from_millis(pause)).await;
-                }
+                Some(pause) if errors.iter().any(has_no_holder) => tokio::time::sleep(pause).await,
                 _ => return errors,
             }
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 
 /// Longer than the drain delay and the time that a busy machine needs for an answer.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client in a network namespace.
 #[derive(Debug, Clone)]

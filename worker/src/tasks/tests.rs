@@ -97,6 +97,7 @@ struct Machine {
     secret_objects: FakeSecretObjects,
     volumes: Arc<FakeVolumes>,
     exec: Arc<FakeContainerExec>,
+    clock: Arc<VirtualClock>,
     dir: TempDir,
 }
 
@@ -135,6 +136,7 @@ impl Machine {
             secret_objects: objects,
             volumes,
             exec,
+            clock: Arc::new(VirtualClock::new()),
             dir,
         }
     }
@@ -148,7 +150,7 @@ impl Machine {
         let applied_network = watch::Sender::new(AssignmentVersion::default());
         let network = Arc::new(CrashingBackend::new(Arc::clone(&self.network), &crash_plan));
         let health = Arc::<NodeConditions>::default();
-        let clock = Arc::new(VirtualClock::new());
+        let clock = Arc::clone(&self.clock);
         let metrics = WorkerMetrics::default();
         let pins = SubpathMounts::new(self.dir.path().join("pins"));
         let volumes =

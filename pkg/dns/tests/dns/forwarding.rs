@@ -201,7 +201,7 @@ async fn silent_upstream_is_asked_last_afterwards() {
 #[tokio::test]
 async fn upstream_that_fails_or_is_not_there_is_passed_over() {
     let server = start();
-    // Nobody has this port.
+    // No process listens on this port.
     let gone = SocketAddr::from((Ipv4Addr::new(127, 0, 1, 9), 1));
     let failing = Upstream::start(1, Behaviour::Code(ResponseCode::ServFail)).await;
     let refusing = Upstream::start(2, Behaviour::Code(ResponseCode::Refused)).await;

@@ -7,6 +7,9 @@ use warren_image::{Error, PullHandle, Reference, RegistryAccess, RegistryCredent
 use crate::scripted::{AfterBody, LONGER_THAN_TIMEOUT, SampleImage, ScriptedReply, ScriptedServer};
 use crate::world::{ImageFixture, impatient};
 
+/// Bytes of the layer that a closed gate lets through.
+const BEFORE_GATE: usize = 300_000;
+
 /// A registry that withholds the last byte of the layer until it is released.
 struct GatedRegistry {
     server: ScriptedServer,
@@ -24,7 +27,7 @@ impl GatedRegistry {
         let server = ScriptedServer::start(move |request| {
             let reply = sample.answer(request);
             match request.path.ends_with(&digest) && !*is_open.borrow() {
-                true => reply.cut(300_000).closed_when(&is_open),
+                true => reply.cut(BEFORE_GATE).closed_when(&is_open),
                 false => reply,
             }
         })
@@ -40,7 +43,7 @@ impl GatedRegistry {
     /// Waits until the pull has received everything before the gate.
     async fn wait_until_reached(&self, pull: &PullHandle) {
         let mut progress = pull.progress();
-        let at_gate = progress.wait_for(|progress| progress.bytes().0 > 0);
+        let at_gate = progress.wait_for(|progress| progress.bytes().0 >= BEFORE_GATE as u64);
         tokio::time::timeout(LONGER_THAN_TIMEOUT, at_gate).await.unwrap().unwrap();
     }
 }

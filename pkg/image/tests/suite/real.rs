@@ -233,10 +233,11 @@ async fn unreachable_registry_is_reported() {
     let (world, mut registry) = (ImageFixture::start(), TestRegistry::start());
     let name = registry.push("team/web", "1", &layered("away").oci_archive());
     registry.process().pause();
-    let error = ImageFixture::with(crate::world::impatient()).pull(&name).await.unwrap_err();
+    let impatient = ImageFixture::with(crate::world::impatient());
+    let error = impatient.pull(&name).await.unwrap_err();
     assert!(matches!(&error, Error::Registry(RegistryError::Stalled { .. })), "{error}");
     assert!(error.is_transient());
-    world.assert_nothing().await;
+    impatient.assert_nothing().await;
     registry.process().resume();
     world.pull(&name).await.unwrap();
     registry.process().kill();

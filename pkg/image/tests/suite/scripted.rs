@@ -344,5 +344,5 @@ impl SampleImage {
     }
 }
 
-/// Longer than the timeout of a pull.
+/// Longer than the stall timeout of impatient pulls, and shorter than that of others.
 pub const LONGER_THAN_TIMEOUT: Duration = Duration::from_secs(45);

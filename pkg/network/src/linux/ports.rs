@@ -191,12 +191,14 @@ pub(super) fn process_of(inodes: &BTreeSet<u64>) -> Option<PortHolder> {
 /// Whether this process has forked the other one, and that has not executed its program yet.
 fn is_copy(pid: u32) -> bool {
     let command_line = |process: &str| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    if parent_of(pid) != Some(std::process::id()) {
-        return false;
-    }
-    let found = command_line(&pid.to_string());
-    // Empty while the kernel replaces the program, before it closes the copies.
-    found.is_empty() || found == command_line("self")
+    parent_of(pid) == Some(std::process::id())
+        && has_not_executed(&command_line(&pid.to_string()), &command_line("self"))
+}
+
+/// By the command lines of a child and of its parent. That of a child is empty while the kernel replaces its program,
+/// before it closes the copies.
+fn has_not_executed(child: &[u8], parent: &[u8]) -> bool {
+    child.is_empty() || child == parent
 }
 
 /// `None` if the process has ended.

@@ -13,7 +13,7 @@ use crate::Error;
 
 /// Deadline of one program or one piece of kernel work. They take milliseconds, and seconds on a busy machine; only a
 /// held lock or a broken kernel exceeds it.
-pub(super) const DEADLINE: Duration = Duration::from_secs(60);
+pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// Input for which a program gets another second. The rules of 5,000 services take one second on an idle machine, and
 /// more than ten on a busy one.
 const INPUT_PER_SECOND: usize = 64 << 10;

@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::task::yield_now;
 use tonic::transport::{Channel, Endpoint, Error};
 use tonic::{Code, Status};
 use warren_security::{
@@ -27,7 +26,10 @@ where
         let stream = TcpStream::connect(address).await.map_err(ConnectError::Handshake)?;
         stream.set_nodelay(true).map_err(ConnectError::Handshake)?;
         match attempt(stream).await {
-            Err(error) if error.was_closed() && started.elapsed() < WAIT_DEADLINE => yield_now().await,
+            Err(error) if error.was_closed() && started.elapsed() < WAIT_DEADLINE => {
+                // Not a wait: between two attempts.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
             outcome => return outcome,
         }
     }
@@ -80,8 +82,8 @@ pub async fn until_accepted(address: SocketAddr, roots: &Roots, credentials: &Cr
     .await;
 }
 
-/// A manager ended the call of somebody who was removed or revoked: it says so, or has already closed the connection,
-/// which it does some seconds later.
+/// A manager ended the call of a caller who was removed or revoked, with a status, or by closing the connection, which
+/// it does some seconds later.
 #[track_caller]
 pub fn assert_access_ended(status: &Status) {
     let codes = [Code::Unauthenticated, Code::Unavailable, Code::Unknown];

@@ -133,7 +133,7 @@ impl ManagerFixture {
     /// Stops the manager as its process would; quickly, even with open connections.
     pub async fn stop(&mut self) {
         let stopping = self.manager.take().unwrap().stop();
-        tokio::time::timeout(STOP, stopping).await.expect("a manager stops within two seconds");
+        tokio::time::timeout(STOP, stopping).await.expect("a manager stops");
         self.wait_socket_removed().await;
     }
 

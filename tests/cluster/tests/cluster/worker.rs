@@ -149,8 +149,8 @@ impl ScriptedWorker {
         }
     }
 
-    /// Reads until the session has ended because its manager stops, which also says so, unless the machine stands still
-    /// for longer than the manager waits for the session.
+    /// Reads until the session ends because its manager stops: with `Unavailable`, or with `Unknown` if this side is
+    /// too slow to receive the status.
     pub async fn end_with_manager(self) {
         let status = self.end().await;
         assert!(matches!(status.code(), Code::Unavailable | Code::Unknown), "{status}");

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use warren_testkit::tool;
 use warren_testkit::wait::eventually;
 
+use crate::e2e::exec::anonymous_memory;
 use crate::e2e::fixture::{NodeFixture, SOON};
 
 const FAILED: i32 = 1;
@@ -204,12 +205,12 @@ fn full_disk_and_lost_client_leave_no_part_and_memory_stays_flat() {
     world.cp_refused(big, "web.1:/etc", FAILED, "Read-only file system");
 
     let pid = world.node.process().pid();
-    let before = resident(pid);
+    let before = anonymous_memory(pid);
     world.cp(big, "web.1:/large");
-    let grown = resident(pid).saturating_sub(before);
+    let grown = anonymous_memory(pid).saturating_sub(before);
     assert!(grown < MAX_GROWTH, "{grown} bytes to the container");
     world.cp("web.1:/large/big", scratch.join("back").to_str().unwrap());
-    let grown = resident(pid).saturating_sub(before);
+    let grown = anonymous_memory(pid).saturating_sub(before);
     assert!(grown < MAX_GROWTH, "{grown} bytes from the container");
     world.shell("rm /large/big");
 
@@ -241,11 +242,4 @@ fn full_disk_and_lost_client_leave_no_part_and_memory_stays_flat() {
             if names.is_empty() { Ok(()) } else { Err(names) }
         });
     }
-}
-
-/// Bytes of memory of a process that are no files.
-fn resident(pid: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }

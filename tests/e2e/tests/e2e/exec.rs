@@ -109,19 +109,19 @@ fn input_and_output_pass_unchanged_and_memory_stays_flat() {
 
     let mut idle = spawn(world.warren().command(&exec(&["web.1", "sh", "-c", "echo ready; sleep 300"])));
     idle.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-    let idle_client = resident(idle.id().cast_signed());
+    let idle_client = anonymous_memory(idle.id().cast_signed());
     idle.kill().unwrap();
     idle.wait().unwrap();
 
     let pid = world.node.process().pid();
-    let before_output = resident(pid);
+    let before_output = anonymous_memory(pid);
     let mut child = spawn(world.warren().command(&exec(&["web.1", "head", "-c", "209715200", "/dev/zero"])));
     let mut output = child.stdout.take().unwrap();
     // Nobody reads at first.
     let mut part = vec![0; 1 << 20];
     output.read_exact(&mut part).unwrap();
     let growth = |most: u64, pid| {
-        let now = resident(pid);
+        let now = anonymous_memory(pid);
         assert!(now < most + MAX_GROWTH, "{most} bytes, and now {now}");
     };
     let mut moved = 0;
@@ -146,12 +146,12 @@ fn input_and_output_pass_unchanged_and_memory_stays_flat() {
     }
     assert_eq!(total, 200 << 20);
     assert!(child.wait().unwrap().success());
-    println!("node: {} KiB before, {} KiB after", before_output >> 10, resident(pid) >> 10);
+    println!("node: {} KiB before, {} KiB after", before_output >> 10, anonymous_memory(pid) >> 10);
     world.assert_at_rest(&before);
 }
 
-/// Bytes of memory of a process that are no files.
-fn resident(pid: i32) -> u64 {
+/// Bytes of memory of a process without those of files, which the kernel may drop and read again.
+pub(super) fn anonymous_memory(pid: i32) -> u64 {
     status(&format!("/proc/{pid}/status"), "RssAnon:") << 10
 }
 

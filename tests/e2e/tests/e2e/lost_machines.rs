@@ -3,14 +3,15 @@
 
 use std::time::{Duration, Instant};
 
+use warren_testkit::machine_load;
 use warren_testkit::wait::eventually;
 
 use crate::e2e::fixture::SOON;
 use crate::e2e::task_document;
 use crate::e2e::three_managers::{REPLICAS, SERVICE, ThreeManagers};
 
-/// The time until the tasks of a lost machine run elsewhere, also if the machine of the test is loaded.
-const ELSEWHERE: Duration = Duration::from_secs(40);
+/// The time until the tasks of a lost machine run elsewhere, if the remaining machines have enough CPU.
+const ELSEWHERE: Duration = Duration::from_secs(20);
 
 /// How a machine is lost.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +46,8 @@ fn lose_machines(loss: MachineLoss) {
         let took = moment.elapsed();
         let who = if is_leader { "the leader" } else { "a follower" };
         println!("{loss:?} of {who} lost: all tasks elsewhere after {:.1} s", took.as_secs_f64());
-        assert!(took < ELSEWHERE, "{loss:?} of {who}: {took:?}");
+        let bound = if machine_load::is_heavy() { 2 * ELSEWHERE } else { ELSEWHERE };
+        assert!(took < bound, "{loss:?} of {who}: {took:?}");
         let now = trio.pids(Some(lost));
         assert!(kept.iter().all(|(id, pid)| now.get(id) == Some(pid)), "{kept:?} {now:?}");
         match loss {

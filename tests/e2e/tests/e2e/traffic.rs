@@ -34,7 +34,7 @@ impl NodeFixture {
             ClientLocation::Loopback | ClientLocation::OwnAddress => self.node.host().command("curl"),
             ClientLocation::Outside => self.client_host.command("curl"),
         };
-        curl.args(["--silent", "--show-error", "--fail", "--max-time", "10", &self.url(way, port)]);
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "5", &self.url(way, port)]);
         let page = tool::stdout(curl, tool::DEADLINE).map_err(|error| format!("{way:?}: {error}"))?;
         let (_, rest) = page.split_once("host name</th><td>").ok_or_else(|| page.clone())?;
         Ok(rest.split('<').next().unwrap_or_default().to_owned())
@@ -97,7 +97,7 @@ impl PageClient {
     #[track_caller]
     pub fn start(world: &NodeFixture, port: u16) -> PageClient {
         let url = world.url(ClientLocation::Outside, port);
-        let script = "while :; do curl -sSf --max-time 10 -o /dev/null \"$0\" && echo answered; \
+        let script = "while :; do curl -sSf --max-time 5 -o /dev/null \"$0\" && echo answered; \
                       sleep 0.05; done";
         let mut bash = world.client_host.command("bash");
         bash.args(["-c", script, &url]);

@@ -61,6 +61,8 @@ fn programs_started_by_this_process_may_be_holders() {
     // The kernel may still be replacing the program.
     eventually(|| !is_copy(child.id()));
     assert!(!is_copy(std::process::id()));
+    assert!(has_not_executed(b"", b"warren\0run\0") && has_not_executed(b"warren\0run\0", b"warren\0run\0"));
+    assert!(!has_not_executed(b"cat\0", b"warren\0run\0"));
     drop(child.stdin.take());
     child.wait().unwrap();
 }

@@ -21,7 +21,7 @@ use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 const CALLERS: usize = 4;
 /// The longest time of a call while a majority answers: an election on a busy machine, plus the time until a
 /// manager reports that it has no leader.
-const LONGEST: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(15);
 
 /// The result of one call: its kind, its duration, and its error.
 type Called = (&'static str, Duration, Option<String>);

@@ -38,7 +38,7 @@ impl ManagerGroup {
         group.hosts.push(ManagerHost::on_small_disk("m3", ManagerTuning::default(), MEBIBYTES));
         group.join(FULL).await;
         group.all_vote().await;
-        group.has_leader(|leader| leader != FULL).await;
+        group.ensure_leader(|leader| leader != FULL).await;
         group.assert_reads_current("before").await;
         group
     }

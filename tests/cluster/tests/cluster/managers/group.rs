@@ -231,7 +231,7 @@ impl ManagerGroup {
     }
 
     /// Transfers leadership until a host leads that is `expected`, and returns its index.
-    pub async fn has_leader(&self, expected: impl Fn(usize) -> bool) -> usize {
+    pub async fn ensure_leader(&self, expected: impl Fn(usize) -> bool) -> usize {
         let running = |number: &usize| self.hosts[*number].is_running();
         let to =
             (0..self.hosts.len()).filter(running).find(|number| expected(*number)).expect("one of them runs");

@@ -42,7 +42,7 @@ async fn write_up_to(world: &GroupFixture, member: MemberId, index: u64, before:
     }
     let has_passed = |world: &GroupFixture| world.running.values().all(|it| it.store.read().index >= index);
     world.wait_until("all have written it down", has_passed).await;
-    world.count_after(member, last, unknown).await
+    world.count_after(member, last, &mut { unknown }).await
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ async fn leader_with_full_disk_is_replaced() {
         let rest = world.others(old);
         world.leader_of(&rest).await;
         // Messages of the old leader may still be committed by the others.
-        let next = world.count_after(rest[0], counted_there, 1).await;
+        let next = world.count_after(rest[0], counted_there, &mut 1).await;
         counted_there = world.count_on(&rest, next, 10).await;
         let is_cut_off = |world: &GroupFixture| {
             let since_seen_there = world.store(rest[0]).since_leader_seen();
@@ -49,7 +49,7 @@ async fn leader_with_full_disk_is_replaced() {
         };
         world.wait_until("it can write", |world| world.store(old).read().write_stall.is_none()).await;
         world.leader().await;
-        counted_there = world.count_after(old, counted_there, unknown).await;
+        counted_there = world.count_after(old, counted_there, &mut { unknown }).await;
         counted_there = world.count_on(&[old], counted_there, 2).await;
     }
     read_with_retry(world.store(1)).await;

@@ -180,7 +180,7 @@ mod tests {
     fn one_file_is_executed_again_and_again() {
         let program = SealedProgram::default();
         // A child that another test has just started may have it open for writing.
-        let mut run = || Command::new(program.file().unwrap().path()).arg("--version").output();
+        let run = || Command::new(program.file().unwrap().path()).arg("--version").output();
         while run().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {}
         let first = inode(&program.file().unwrap());
         for _ in 0..2 {

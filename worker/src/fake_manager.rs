@@ -21,11 +21,8 @@ use warren_types::{
     NodeSettings, ServiceName, TaskAssignment, TaskId,
 };
 
-use crate::fixtures::settings;
+use crate::fixtures::{TIMEOUT, settings};
 use crate::session::{ManagerConnection, ManagerDialError, SharedDialer};
-
-/// Timeout of every wait in a test.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The manager's end of one session.
 pub struct FakeSession {

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::fake_manager::TIMEOUT;
 use crate::handlers::images::fake::FakeImages;
 pub use crate::network::dns::loopback_dns;
 use crate::node::metrics::WorkerMetrics;
@@ -27,6 +26,9 @@ use warren_types::{
     ImageResolver, LogLimits, NetworkId, NetworkPeer, NetworkView, NodeId, NodeSettings, RetainedLog,
     ServiceId, TaskAssignment, TaskId, WireGuardKey,
 };
+
+/// Timeout of every wait in a test.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Task `number` of the service that tests use.
 pub fn task_id(number: u64) -> TaskId {

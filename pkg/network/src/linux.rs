@@ -59,7 +59,7 @@ use wireguard_watch::WireGuardWatch;
 /// The first ones are short, because most are enough; together they are 1.3 seconds.
 const PORT_PAUSES: [u64; 6] = [20, 40, 80, 160, 320, 640];
 /// The same for all ports of the node, which other changes wait for; a later repair tries again.
-const REPAIR_PAUSES: [Duration; 4] = [Duration::from_millis(20); 4];
+const REPAIR_PAUSES: [u64; 4] = [20; 4];
 /// More changes of one reconciliation are logged as their number.
 const MAX_LISTED_REPAIRS: usize = 10;
 
@@ -364,7 +364,9 @@ impl LinuxInner {
                 errors.push(with_holder(error).await);
             }
             match pauses.next() {
-                Some(pause) if errors.iter().any(has_no_holder) => tokio::time::sleep(pause).await,
+                Some(pause) if errors.iter().any(has_no_holder) => {
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
                 _ => return errors,
             }
         }

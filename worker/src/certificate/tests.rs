@@ -16,8 +16,7 @@ use warren_security::{CertificateAuthority, ConnectError};
 use warren_types::{NodeRole, Timestamp};
 
 use super::*;
-use crate::fake_manager::TIMEOUT;
-use crate::fixtures::settings;
+use crate::fixtures::{TIMEOUT, settings};
 use crate::session::ManagerDialer;
 
 const HOUR: Duration = Duration::from_secs(3600);

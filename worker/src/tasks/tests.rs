@@ -33,8 +33,8 @@ use warren_volume::SubpathMounts;
 use warren_volume::fake::FakeVolumeDriver as FakeVolumes;
 
 use crate::connectivity::NodeConnectivity;
-use crate::fake_manager::{TIMEOUT, at};
-use crate::fixtures::{self, eventually, image, images, loopback_dns, settings, task_id};
+use crate::fake_manager::at;
+use crate::fixtures::{self, TIMEOUT, eventually, image, images, loopback_dns, settings, task_id};
 use crate::handlers::files::TaskDirs;
 use crate::handlers::images::fake::FakeImages;
 use crate::handlers::images::{ImageArrivals, ImageHolders, TaskImages};

@@ -24,8 +24,8 @@ use warren_types::{DesiredTaskState, EnvVar, ImageDigest, NodeSettings, TaskAssi
 
 use super::tests::{assert_conditions_only_of_machine, store_reports_until};
 use super::*;
-use crate::fake_manager::{FakeManager, TIMEOUT};
-use crate::fixtures::{eventually, port, settings, task, task_id};
+use crate::fake_manager::FakeManager;
+use crate::fixtures::{TIMEOUT, eventually, port, settings, task, task_id};
 
 const PAGE: &str = "served by a real container";
 

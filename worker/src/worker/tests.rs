@@ -16,8 +16,8 @@ use warren_telemetry::Telemetry;
 use warren_types::{DesiredTaskState, NodeCondition, TaskAssignment};
 
 use super::*;
-use crate::fake_manager::{FakeManager, FakeSession, TIMEOUT, at};
-use crate::fixtures::{image, images, loopback_dns, network_view, port, settings, task, task_id};
+use crate::fake_manager::{FakeManager, FakeSession, at};
+use crate::fixtures::{TIMEOUT, image, images, loopback_dns, network_view, port, settings, task, task_id};
 
 struct Machine {
     dir: tempfile::TempDir,

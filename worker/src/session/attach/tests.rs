@@ -19,8 +19,8 @@ use warren_task::DesiredState;
 use warren_types::{TaskReport, TaskState, Timestamp};
 
 use super::*;
-use crate::fake_manager::{FakeManager, FakeSession, FakeStream, TIMEOUT};
-use crate::fixtures::{image, tag, task, task_id};
+use crate::fake_manager::{FakeManager, FakeSession, FakeStream};
+use crate::fixtures::{TIMEOUT, image, tag, task, task_id};
 use crate::handlers::images::ImageSource;
 use crate::session::tests::{TestNode, report};
 

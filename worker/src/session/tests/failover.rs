@@ -13,7 +13,8 @@ use warren_security::{
 use warren_types::{Id, ManagerAddress, ManagerId, NodeSettings};
 
 use super::*;
-use crate::fake_manager::{TIMEOUT, new_service};
+use crate::fake_manager::new_service;
+use crate::fixtures::TIMEOUT;
 use crate::session::dial::ManagerDialer;
 
 /// Managers that are dialled in turn; a dial of an unavailable one fails at once.

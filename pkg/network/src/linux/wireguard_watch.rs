@@ -39,7 +39,8 @@ impl LinuxInner {
         }
         let (inner, socket) = (Arc::downgrade(self), self.wireguard.socket.clone());
         *watch = Some(tokio::spawn(async move {
-            while let Ok(mut stream) = UnixStream::connect(&socket).await {
+            let mut connected = UnixStream::connect(&socket).await;
+            while let Ok(mut stream) = connected {
                 // Nothing is asked, so nothing is answered: it returns at the end of the process.
                 let _ = stream.read(&mut [0]).await;
                 sleep(PAUSE).await;
@@ -48,8 +49,13 @@ impl LinuxInner {
                 if !inner.wants_wireguard() {
                     return;
                 }
-                tracing::warn!("the WireGuard process ended; starting it again");
-                super::log_repairs(inner.ensure_node().await);
+                // A repair may have started it meanwhile.
+                connected = UnixStream::connect(&socket).await;
+                if connected.is_err() {
+                    tracing::warn!("the WireGuard process ended; starting it again");
+                    super::log_repairs(inner.ensure_node().await);
+                    connected = UnixStream::connect(&socket).await;
+                }
             }
         }));
     }

@@ -121,20 +121,22 @@ fn processes(node: &Node) -> Vec<Pid> {
     pids.filter(is_own).map(Pid::from_raw).collect()
 }
 
-/// The process closes its connections a moment before it has ended.
-fn assert_no_process(node: &Node) {
+/// Waits until the node has this many. A process answers no more a moment before it has ended.
+fn wait_for_processes(node: &Node, count: usize) -> Vec<Pid> {
     let end = Instant::now() + DEADLINE;
-    while !processes(node).is_empty() {
-        assert!(Instant::now() < end, "{:?}", processes(node));
+    loop {
+        let found = processes(node);
+        if found.len() == count {
+            return found;
+        }
+        assert!(Instant::now() < end, "{found:?}");
         // Between two checks.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 fn only_process(node: &Node) -> Pid {
-    let found = processes(node);
-    assert_eq!(found.len(), 1, "{found:?}");
-    found[0]
+    wait_for_processes(node, 1)[0]
 }
 
 #[test]
@@ -177,7 +179,7 @@ fn nothing_between_nodes_can_be_read() {
     // Back again: the device is gone, and nothing is encrypted.
     for node in &lab.nodes {
         node.ensure_node(settings(node.number)).unwrap();
-        assert_no_process(node);
+        wait_for_processes(node, 0);
         assert!(!node.shell("ip link").contains("warren-wg"));
     }
     exchange(&one, &two);
@@ -250,7 +252,7 @@ fn damage_is_repaired() {
     let pass = node.repair();
     assert!(pass.repaired.is_empty() && pass.failed.is_empty(), "{pass:?}");
     let whole = node.inventory();
-    // The watch of the device may repair it at any moment before the pass. The process ends with its device.
+    // The process ends with its device, and its watch may start it again before the pass.
     let is_watched = |damage: &str| damage.starts_with("ip link ");
     for damage in [
         "ip link set warren-wg down",
@@ -307,7 +309,7 @@ fn a_port_in_use_is_reported_and_nothing_is_sent() {
     assert!(text.contains("51820") && text.contains("none are sent"), "{text}");
     drop(holder);
     node.repair_completely();
-    assert_eq!(processes(node).len(), 1);
+    only_process(node);
 }
 
 #[test]
@@ -328,12 +330,12 @@ fn a_node_leaves_no_process_behind() {
             agent.ensure_cluster(&cluster).await.unwrap();
             agent
         });
-        assert_eq!(processes(node).len(), 1);
+        only_process(node);
         // An agent without any state removes everything as well.
         let agent = if fresh { linux_network(node.run.path()) } else { agent };
         node.wait(|_| async move { agent.remove_node().await.unwrap() });
         assert_same(&node.inventory(), &before, "after removing the node");
-        assert_no_process(node);
+        wait_for_processes(node, 0);
         assert!(!Path::new(&node.run.path().join("wireguard.sock")).exists());
     }
 }

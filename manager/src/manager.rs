@@ -420,8 +420,10 @@ fn serve(
     let audit = Auditor::start(dir.join("audit"), config.name.to_string(), data_dir);
     let audit = audit.map_err(|source| ManagerStartError::Directory { path: dir.join("audit"), source })?;
     let compared = (identity.member_id, state_comparison.clone());
+    let leader = LeaderWatch::start(store.clone(), &tasks_run);
     let sources = ManagerMetricSources {
         store: reads,
+        leader: leader.clone(),
         registry: connected,
         background_tasks: running,
         clock: clock.clone(),
@@ -430,7 +432,6 @@ fn serve(
         state_comparison: compared,
     };
     let later_incarnation = LaterIncarnation::default();
-    let leader = LeaderWatch::start(store.clone(), &tasks_run);
     let networks = NetworkPublisher::new(store.clone());
     let (publisher, connected) = (networks.clone(), registry.clone());
     shutdown.spawn_cancellable("network-publisher", async move { publisher.run(&connected).await });

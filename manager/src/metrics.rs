@@ -17,7 +17,7 @@ use warren_api::request_metrics::RequestMetrics;
 use warren_consensus::DurabilityStatus;
 use warren_control::{BackgroundTasks, Clock};
 use warren_session::SessionRegistry;
-use warren_session::leader::is_lost;
+use warren_session::leader::LeaderWatch;
 use warren_store::Store;
 use warren_store::durability;
 use warren_store::state_comparison::StateComparison;
@@ -56,6 +56,8 @@ pub struct ManagerMetrics {
 pub struct ManagerMetricSources {
     /// The replicated state and the log status.
     pub store: Store,
+    /// Whether the leader is lost.
+    pub leader: LeaderWatch,
     /// The connected workers.
     pub registry: SessionRegistry,
     /// The background tasks.
@@ -74,6 +76,7 @@ pub struct ManagerMetricSources {
 pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSources) -> TelemetryComponent {
     let ManagerMetricSources {
         store,
+        leader,
         registry,
         background_tasks: tasks_run,
         clock,
@@ -108,7 +111,7 @@ pub fn telemetry_component(metrics: &ManagerMetrics, sources: &ManagerMetricSour
             durability_probe(store.clone()),
             audit_probe(audit),
         ],
-        readiness: vec![leader_probe(store.clone()), log_probe(store), disk_probe(dir)],
+        readiness: vec![leader_probe(store.clone(), leader), log_probe(store), disk_probe(dir)],
     }
 }
 
@@ -143,10 +146,10 @@ fn durability_probe(store: Store) -> StatusProbe {
 }
 
 /// Checks that this manager is the leader or has one.
-fn leader_probe(store: Store) -> StatusProbe {
+fn leader_probe(store: Store, leader: LeaderWatch) -> StatusProbe {
     StatusProbe::new("leader", move || {
         let role = store.read().role;
-        let knows_leader = role.leader_id.is_some() && !is_lost(&store);
+        let knows_leader = role.leader_id.is_some() && !leader.is_lost();
         let is_ok = if role.is_leader { role.can_plan } else { knows_leader };
         std::future::ready(is_ok.then_some(()).ok_or_else(|| "no known leader".to_owned()))
     })

@@ -171,7 +171,11 @@ impl cluster_server::Cluster for Api {
         if let Some(held) = self.store.read().stall_with_peers(self.member_id).filter(|_| !stale) {
             return Err(status_of(ProposeError::Stale(held.clone())));
         }
-        let published = self.read_from_index(request.resume_index).await?;
+        let mut published = self.read_from_index(request.resume_index).await?;
+        if !request.service.is_empty() && !stale && published.state.find_service(&request.service).is_err() {
+            // It may just have been created by another manager.
+            published = self.read_latest().await?;
+        }
         let service = (!request.service.is_empty())
             .then(|| published.state.find_service(&request.service).map(|s| s.id).map_err(status_of))
             .transpose()?;

@@ -93,7 +93,7 @@ impl Api {
         if let Some(stall) = self.store.read().stall_with_peers(self.member_id).filter(|_| !stale) {
             return Err(status_of(ProposeError::Stale(stall.clone())));
         }
-        let (position, is_truncated) = self.event_start(start, stale).await?;
+        let (position, is_truncated) = self.event_start(start, follow, stale).await?;
         // So that the client gets the rejection as the response.
         self.store.events_after(position, 0).map_err(expired)?;
         let streamer = EventStreamer { filter, follow, position, is_truncated };
@@ -103,10 +103,19 @@ impl Api {
     }
 
     /// Where the stream begins, and whether events are missing there.
-    async fn event_start(&self, start: Option<Start>, stale: bool) -> Result<(EventPosition, bool), Status> {
+    async fn event_start(
+        &self,
+        start: Option<Start>,
+        follow: bool,
+        stale: bool,
+    ) -> Result<(EventPosition, bool), Status> {
         match start {
             Some(Start::After(v1::EventPosition { index, number })) => {
-                let published = self.read_from_index(index).await?;
+                // A list contains all events up to its request; a stream that goes on gets them in time.
+                let published = match follow || stale {
+                    true => self.read_from_index(index).await?,
+                    false => self.read_latest().await?,
+                };
                 if index > published.index {
                     let message = format!(
                         "no entry of the log has the index {index}: the newest has {}; the cluster was restored, or \

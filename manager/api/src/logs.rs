@@ -112,7 +112,8 @@ impl logs_server::Logs for Api {
             false => call.named(ObjectKind::Task, &request.task),
         }
         let query = LogQuery::parse(&request).map_err(status_of)?;
-        let published = self.store.read();
+        // Logs are on the nodes: they can be read without a leader as well.
+        let published = self.read_latest().await.unwrap_or_else(|_| self.store.read());
         let selector = LogSelector::parse(&published.state, &request)?;
         let sources = selector.sources(&published.state);
         if let (LogSelector::Task(task), true, false) = (selector, sources.is_empty(), query.follow) {

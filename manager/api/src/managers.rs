@@ -130,6 +130,21 @@ impl Api {
         }
     }
 
+    /// The replies of the managers, and whether that manager works: it replies, or the leader hears from it, so that
+    /// one late reply is not taken for a manager that has stopped.
+    async fn activity(&self, state: &State, member: MemberId) -> (ManagerStatuses, bool) {
+        let deadline = Instant::now() + LEADER_SETTLE_TIMEOUT;
+        loop {
+            let statuses = self.manager_statuses(state).await;
+            let (replies, is_heard) = (statuses.is_reachable(member), statuses.is_heard_by_leader(member));
+            // The leader notices a moment later that it has stopped.
+            if replies || !is_heard || Instant::now() >= deadline {
+                return (statuses, replies || is_heard);
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
     /// Transfers leadership, on this manager or by a call to the leader.
     async fn transfer_to(&self, leader: MemberId, to: Option<MemberId>) -> Result<(), Status> {
         if leader == self.member_id {
@@ -308,9 +323,9 @@ impl managers_server::Managers for Api {
         let published = self.read_latest().await?;
         let known = published.state.find_member(&reference);
         let known = known.map_err(|missing| already_removed(&published.state, &reference, missing))?;
-        let statuses = self.manager_statuses(&published.state).await;
+        let (statuses, is_active) = self.activity(&published.state, known.member_id).await;
         if !known.removing {
-            if statuses.is_reachable(known.member_id) && !force {
+            if is_active && !force {
                 let name = &known.name;
                 let message = format!(
                     "manager {name} is active and would stop at once; drain and stop it first, or repeat \

@@ -10,7 +10,7 @@ use tonic::{Code, Request, Status};
 use warren_core::{Command, CommandResponse};
 use warren_proto::Problem;
 use warren_proto::status::MANAGER_BEHIND;
-use warren_session::leader::{LEADER_TIMEOUT, is_lost};
+use warren_session::leader::LEADER_TIMEOUT;
 use warren_store::problem::{status_of, unexpected_answer};
 use warren_store::{IndeterminateReason, ProposeError, PublishedState};
 use warren_types::Violation;
@@ -101,7 +101,7 @@ impl Api {
     /// As [`warren_store::Store::propose`], and as soon as the leader is lost.
     pub(super) async fn propose(&self, command: Command) -> Result<CommandResponse, ProposeError> {
         // While the log cannot be written no leader is known either, but the stall is the reason to report.
-        if is_lost(&self.store) && self.store.read().write_stall.is_none() {
+        if self.leader.is_lost() && self.store.read().write_stall.is_none() {
             return Err(ProposeError::NoLeader(LEADER_TIMEOUT));
         }
         tokio::select! {

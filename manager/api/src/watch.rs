@@ -54,8 +54,8 @@ impl Api {
         watcher: &WatchFilter,
         events: &mpsc::Sender<Result<v1::WatchEvent, Status>>,
     ) {
-        let _subscription = self.subscribe_progress();
         let mut progress = self.registry.watch_progress();
+        let _subscription = self.subscribe_progress();
         let mut watch = self.store.watch(watcher.after);
         let mut last_index = watcher.after;
         let mut pending = vec![resync(last_index)];

@@ -12,15 +12,11 @@ use warren_store::Store;
 /// Check interval.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Whether no leader was seen for longer than [`LEADER_TIMEOUT`].
-pub fn is_lost(store: &Store) -> bool {
-    warren_replica::is_leader_lost(store.since_leader_seen())
-}
-
-/// Notifies sessions when the leader is lost. Cheap to clone.
+/// Tells whether no leader was seen for longer than [`LEADER_TIMEOUT`]. One check alone does not decide: after a time in
+/// which this process did not run, the first one comes before the leader's next message. Cheap to clone.
 #[derive(Clone)]
 pub struct LeaderWatch {
-    /// The result of the last check. Every check without a leader wakes the waiting tasks.
+    /// Whether the last two checks found no leader. Every further one wakes the waiting tasks.
     last_seen: watch::Receiver<bool>,
     is_lost: Arc<dyn Fn() -> bool + Send + Sync>,
 }
@@ -28,15 +24,18 @@ pub struct LeaderWatch {
 impl LeaderWatch {
     /// Starts the periodic check of `store` as one of the background tasks.
     pub fn start(store: Store, background_tasks: &BackgroundTasks) -> Self {
-        Self::new(background_tasks, move || is_lost(&store))
+        Self::new(background_tasks, move || warren_replica::is_leader_lost(store.since_leader_seen()))
     }
 
     fn new(background_tasks: &BackgroundTasks, is_lost: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let (lost, seen) = watch::channel(is_lost());
+        let (lost, seen) = watch::channel(false);
         let is_lost: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(is_lost);
         let check = Arc::clone(&is_lost);
+        let mut was_lost = false;
         background_tasks.spawn("leader-watch", CHECK_INTERVAL, move || {
-            let (now, mut changed) = (check(), false);
+            let is_lost = check();
+            let (now, mut changed) = (is_lost && was_lost, false);
+            was_lost = is_lost;
             lost.send_if_modified(|known| {
                 changed = std::mem::replace(known, now) != now;
                 changed || now
@@ -51,7 +50,12 @@ impl LeaderWatch {
         Self { last_seen: seen, is_lost }
     }
 
-    /// Resolves when the leader is lost; a lost leader in the last check alone does not count.
+    /// Whether the leader is lost now.
+    pub fn is_lost(&self) -> bool {
+        *self.last_seen.borrow() && (self.is_lost)()
+    }
+
+    /// Resolves when the leader is lost.
     pub async fn wait_lost(self) {
         let Self { last_seen: mut seen, is_lost } = self;
         if seen.wait_for(|lost| *lost && is_lost()).await.is_err() {
@@ -83,7 +87,7 @@ mod tests {
         assert!(timeout(4 * CHECK_INTERVAL, watch.clone().wait_lost()).await.is_err(), "there is a leader");
         lost.store(true, Ordering::Relaxed);
         watch.clone().wait_lost().await;
-        assert!(began.elapsed() <= 6 * CHECK_INTERVAL);
+        assert!(began.elapsed() <= 7 * CHECK_INTERVAL && watch.is_lost());
         lost.store(false, Ordering::Relaxed);
         assert!(timeout(4 * CHECK_INTERVAL, watch.clone().wait_lost()).await.is_err(), "there is one again");
 
@@ -103,15 +107,18 @@ mod tests {
             let lost = lost.clone();
             move || lost.load(Ordering::Relaxed)
         });
-        tokio::time::sleep(CHECK_INTERVAL + CHECK_INTERVAL / 2).await;
-        assert!(*watch.last_seen.borrow(), "as it was looked at last");
+        tokio::time::sleep(CHECK_INTERVAL / 2).await;
+        assert!(!watch.is_lost(), "one check does not decide");
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        assert!(watch.is_lost());
         lost.store(false, Ordering::Relaxed);
+        assert!(!watch.is_lost());
         assert!(timeout(CHECK_INTERVAL / 4, watch.clone().wait_lost()).await.is_err(), "there is one again");
         // The leader is lost between two checks, which both see one.
         let waits = tokio::spawn(watch.clone().wait_lost());
         tokio::time::sleep(CHECK_INTERVAL / 8).await;
         lost.store(true, Ordering::Relaxed);
-        timeout(2 * CHECK_INTERVAL, waits).await.unwrap().unwrap();
+        timeout(3 * CHECK_INTERVAL, waits).await.unwrap().unwrap();
         shutdown.stop(Duration::from_secs(5)).await.unwrap();
     }
 }

@@ -26,7 +26,7 @@ use warren_types::{AssignmentVersion, MemberId, NetworkId, NodeDescription, Node
 
 use super::assignment_stream::AssignmentStream;
 use super::frames::send;
-use super::leader::{LeaderWatch, is_lost};
+use super::leader::LeaderWatch;
 use super::registry::{BoxedFrame, FrameSender, RegisteredSession};
 use super::secret_delivery::{DeliveryStream, SecretDelivery};
 use super::session_handler::{SessionContext, SessionHandler, send_assignment};
@@ -133,7 +133,7 @@ impl SessionServer {
         let networks: Vec<NetworkId> = hello.networks.iter().filter_map(|id| id.parse().ok()).collect();
         // Checked before anything is written, and before the node receives the manager addresses.
         self.later_incarnation.check(&self.context.store, has.incarnation)?;
-        if is_lost(&self.context.store) {
+        if self.leader_watch.is_lost() {
             return Err(leader_unknown());
         }
         let number = tokio::select! {

@@ -41,6 +41,10 @@ fn fixture() -> MetricsFixture {
     let sources = ManagerMetricSources {
         audit: Auditor::start(audit_dir.path().to_owned(), "m1".into(), ()).unwrap(),
         store: store.clone(),
+        leader: LeaderWatch::start(
+            store.clone(),
+            &BackgroundTasks::new(shutdown.clone(), clock.clone(), Arc::new(|| 0)),
+        ),
         registry: SessionRegistry::default(),
         background_tasks: tasks_run.clone(),
         clock: clock.clone(),

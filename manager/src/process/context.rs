@@ -11,8 +11,8 @@ use warren_core::StateChange;
 use warren_daemon::node_file::NodeFile;
 use warren_daemon::{CommandError, ExitKind, error_chain};
 use warren_security::{Credentials, Roots};
-use warren_store::{ChangeWatch, Store};
-use warren_types::{ClusterId, ManagerAddress, PublicKeyHash};
+use warren_store::{ChangeWatch, PublishedState, Store};
+use warren_types::{ClusterId, ManagerAddress, MemberId, PublicKeyHash};
 
 use super::{AdvertiseAddress, MANAGER_SECTION, ManagerFlags, ManagerSetup, ManagerStartOutcome};
 use crate::manager::Manager;
@@ -230,7 +230,7 @@ struct OwnAddressWatch {
 impl OwnAddressWatch {
     fn new(store: Store, own: String) -> Self {
         let published = store.read();
-        let known = address_in(&store);
+        let known = address_in(&published, store.own_id());
         Self { watch: store.watch(published.index), known, store, advertised: own }
     }
 
@@ -245,7 +245,7 @@ impl OwnAddressWatch {
                 // The missed changes may include this manager.
                 Err(_) => true,
             };
-            let now = may_be.then(|| address_in(&self.store)).flatten();
+            let now = may_be.then(|| address_in(&self.store.read(), own)).flatten();
             // The first address is the manager's own registration.
             if let Some(now) = now
                 && self.known.replace(now.clone()).is_some_and(|known| known != now)
@@ -257,8 +257,8 @@ impl OwnAddressWatch {
     }
 }
 
-fn address_in(store: &Store) -> Option<ManagerAddress> {
-    store.read().state.member(store.own_id()).map(|member| member.address.clone())
+fn address_in(published: &PublishedState, own: MemberId) -> Option<ManagerAddress> {
+    published.state.member(own).map(|member| member.address.clone())
 }
 
 fn remember_address(data_dir: &Path, address: ManagerAddress) -> Result<(), CommandError> {

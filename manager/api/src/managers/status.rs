@@ -155,6 +155,12 @@ impl ManagerStatuses {
         self.replies.contains_key(&member)
     }
 
+    /// Whether the leader replied, and hears from that manager.
+    pub fn is_heard_by_leader(&self, member: MemberId) -> bool {
+        let is_heard = |peer: &v1::PeerStatus| peer.member_id == member && peer.active;
+        self.leader_status().is_some_and(|leader| leader.peers.iter().any(is_heard))
+    }
+
     /// The leader with the newest term among the managers that report themselves as leader: its peer progress
     /// and its applied index.
     pub fn leader(&self) -> Option<(MemberId, Vec<PeerProgress>, u64)> {

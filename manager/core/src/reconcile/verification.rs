@@ -15,6 +15,8 @@ use crate::state::{Command, State};
 /// The wait after the first failure; doubles with each further one.
 const MIN_DELAY: Duration = Duration::from_secs(5);
 const MAX_DELAY: Duration = Duration::from_secs(5 * 60);
+/// When a node is looked at again whose checks run: their end changes nothing in the state after their result.
+const RUNNING_DELAY: Duration = Duration::from_secs(1);
 /// The most nodes whose checks run at once.
 const MAX_CONCURRENT: usize = 16;
 /// The most nodes to which a node sends packets.
@@ -48,7 +50,11 @@ pub fn reconcile_verification(state: &State, running: &BTreeSet<NodeId>, now: Ti
             plan.commands.push(Command::RemoveNode { id: node.id, force: false, at: now });
             continue;
         }
-        match due_at(verification).filter(|_| !running.contains(&node.id)) {
+        let due_at = due_at(verification).map(|at| match running.contains(&node.id) {
+            true => at.max(now + RUNNING_DELAY),
+            false => at,
+        });
+        match due_at {
             Some(at) if at <= now => due.push((at, node.id)),
             Some(at) => next = Some(next.map_or(at, |other| other.min(at))),
             None => {}

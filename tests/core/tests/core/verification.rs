@@ -113,11 +113,15 @@ fn idle_nodes_are_told_of_each_other_while_nodes_are_verified() {
 fn checks_are_repeated_with_backoff() {
     let mut world = with_new_node();
     assert_eq!(plan(&world, &[]), (vec![2], None));
-    assert_eq!(plan(&world, &[2]), (vec![], None), "they run");
+    assert_eq!(plan(&world, &[2]), (vec![], Some(1)), "they run");
     begin(&mut world, 2);
     assert_eq!(plan(&world, &[]), (vec![2], None), "they were begun by another leader");
     record(&mut world, 2, NodeCheckOutcome::Failed);
-    for delay in [5, 10, 20, 40, 80, 160, 300, 300] {
+    assert_eq!(plan(&world, &[2]), (vec![], Some(5)), "as long as the leader takes them for running");
+    world.advance_time(Duration::from_secs(5));
+    assert_eq!(plan(&world, &[2]), (vec![], Some(1)));
+    check(&mut world, 2, NodeCheckOutcome::Failed);
+    for delay in [10, 20, 40, 80, 160, 300, 300] {
         assert_eq!(plan(&world, &[]), (vec![], Some(delay)));
         world.advance_time(Duration::from_secs(delay));
         assert_eq!(plan(&world, &[]), (vec![2], None));
@@ -139,7 +143,7 @@ fn at_most_sixteen_nodes_are_checked_at_once() {
     (1..=20).for_each(|number| world.node(number, resources(4000, 1024)));
     let (first, _) = plan(&world, &[]);
     assert_eq!(first.len(), 16);
-    assert_eq!(plan(&world, &first), (vec![], None));
+    assert_eq!(plan(&world, &first), (vec![], Some(1)));
     assert_eq!(plan(&world, &first[1..]).0.len(), 1);
 }
 

@@ -17,7 +17,7 @@ use crate::channel::{FailoverChannel, ManagerChannel};
 use crate::client_tls::{CertificateOptions, ClientTls, ClockDifference};
 use crate::contexts::{ClientIdentity, ClientTarget};
 use crate::dial::SwitchTimes;
-use crate::error::{ClientDialError, DialErrorKind, Error};
+use crate::error::{ClientDialError, DialErrorKind, Error, has_expired};
 use crate::refusals::ManagerRefusals;
 use crate::retry::{self, LeaderlessWait};
 
@@ -242,8 +242,8 @@ impl Client {
                     self.channel.observe_metadata(answer.metadata());
                     return Ok((link, answer.into_inner()));
                 }
-                Ok(Err(status)) => status,
-                Err(_) => {
+                Ok(Err(status)) if !has_expired(&status) => status,
+                Ok(Err(_)) | Err(_) => {
                     attempts.note_lost(&link.address);
                     let late = || Error::NoAnswer { address: link.address.to_string(), after: within };
                     return Err(

@@ -37,6 +37,13 @@ pub(crate) fn may_have_been_applied(status: &Status) -> bool {
     }
 }
 
+/// Whether a manager ended the call at its deadline, which it learns from the request.
+pub(crate) fn has_expired(status: &Status) -> bool {
+    matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled)
+        && Problem::from(status).reason.is_empty()
+        && std::error::Error::source(status).is_none()
+}
+
 /// Error of a call, or of connecting to a manager.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -197,7 +204,7 @@ impl Error {
             }
             _ if from_below => broken_connection(address, refusal, status),
             Code::Unauthenticated | Code::PermissionDenied => Self::Denied { address, why: problem.message },
-            Code::DeadlineExceeded if problem.reason.is_empty() => Self::NoAnswer { address, after },
+            _ if has_expired(status) => Self::NoAnswer { address, after },
             Code::Unavailable if problem.reason.is_empty() => {
                 Self::Unreachable { address, why: problem.message }
             }

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use warren_security::{JoinConnectError, JoinToken, Roots, connect_to_join};
@@ -34,21 +34,37 @@ pub fn parse_token(text: &str, role: NodeRole) -> Result<JoinToken, CommandError
     JoinToken::parse(text).map_err(|error| CommandError::new(ExitKind::Usage, NOT_JOINED, error, hint()))
 }
 
+/// Pauses before a handshake is repeated that the manager ended without an alert.
+const HANDSHAKE_PAUSES: [Duration; 3] =
+    [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
+
 /// Connects to the manager at `address` without a certificate, after it has proved to belong to the
 /// token's cluster. Returns the connection and the roots to trust from now on.
 ///
 /// # Errors
 /// The manager cannot be reached, or is not of this cluster.
 pub async fn connect(address: &str, token: &JoinToken) -> Result<(Channel, Roots), CommandError> {
+    let mut pauses = HANDSHAKE_PAUSES.into_iter();
+    let (secure, roots) = loop {
+        let error = match connect_to_join(dial(address).await?, token.authority(), CONNECT_DEADLINE).await {
+            Ok(connected) => break connected,
+            Err(error) => error,
+        };
+        let was_closed = matches!(&error, JoinConnectError::Connect(error) if error.was_closed());
+        let pause = pauses.next().filter(|_| was_closed).ok_or_else(|| connection_refused(&error))?;
+        sleep(pause).await;
+    };
+    let channel = channel_over(secure).await.map_err(|error| unreachable(address, error_chain(&error)))?;
+    Ok((channel, roots))
+}
+
+async fn dial(address: &str) -> Result<TcpStream, CommandError> {
     let late = || unreachable(address, format!("no answer within {CONNECT_DEADLINE:?}"));
     let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address)).await;
     let stream = stream.map_err(|_| late())?.map_err(|error| unreachable(address, error.to_string()))?;
     // Without this, a request waits up to 40 ms for the acknowledgement of its first part.
     stream.set_nodelay(true).map_err(|error| unreachable(address, error.to_string()))?;
-    let secure = connect_to_join(stream, token.authority(), CONNECT_DEADLINE).await;
-    let (secure, roots) = secure.map_err(|error| connection_refused(&error))?;
-    let channel = channel_over(secure).await.map_err(|error| unreachable(address, error_chain(&error)))?;
-    Ok((channel, roots))
+    Ok(stream)
 }
 
 /// Waits at most [`ANSWER_DEADLINE`] for the answer to a join request.

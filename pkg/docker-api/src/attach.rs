@@ -15,6 +15,7 @@ use warren_types::Timestamp;
 
 use crate::docker_error::DockerError;
 use crate::logs::{self, LogFormat};
+use crate::one_off::OneOffContainer;
 use crate::request::{DockerRequest, UpgradedConnection, close};
 use crate::response::{self, Answer, BodyError, empty};
 use crate::system::now_ms;
@@ -41,8 +42,13 @@ pub async fn attach(client: &Client, reference: &str, request: &DockerRequest) -
     let is_new = !containers::is_running(&task);
     let since = (!is_new && !request.flag("logs")).then(|| Timestamp(now_ms()));
     let options = LogOptions { follow: true, tail: None, since, previous: false };
-    let input = has_input.then(|| TaskInput { client: client.clone(), task: task.clone() });
-    let output = output(client.clone(), task, format, options);
+    let target = AttachTarget::of(client, &task).await?;
+    let input = has_input.then(|| TaskInput {
+        client: client.clone(),
+        target: target.clone(),
+        is_stdin_once: one_off::is_stdin_once(&task),
+    });
+    let output = output(client.clone(), target, format, options);
     let Some(upgrade) = request.take_upgrade() else {
         if has_input {
             return Err(DockerError::invalid("stdin: needs a connection of its own, by `Upgrade: tcp`"));
@@ -98,47 +104,66 @@ pub async fn attach(client: &Client, reference: &str, request: &DockerRequest) -
 pub async fn resize(client: &Client, reference: &str, request: &DockerRequest) -> Answer {
     let size = programs::terminal_size(request)?;
     let task = containers::find(client, reference).await?;
+    let target = AttachTarget::of(client, &task).await?;
     let late = |_| DockerError::new(StatusCode::CONFLICT, format!("container {reference} is not running"));
-    let id = timeout(START_TIMEOUT, started_id(client, &task)).await.map_err(late)??;
+    let id = timeout(START_TIMEOUT, target.started_id(client)).await.map_err(late)??;
     client.tasks().attach(&id, v1::AttachTask { input: false, terminal: Some(size) }).await?;
     empty(StatusCode::OK)
 }
 
-/// The id of a task, or of the one that a container of its own is started with.
-async fn started_id(client: &Client, task: &v1::Task) -> Result<String, DockerError> {
-    match one_off::is_one_off(task) {
-        true => one_off::started_task(client, task).await,
-        false => Ok(task.id.clone()),
+/// A task, or the one that a container of its own is started with.
+#[derive(Clone)]
+struct AttachTarget {
+    task: String,
+    /// As it was before the response, after which the client may start it.
+    container: Option<OneOffContainer>,
+}
+
+impl AttachTarget {
+    async fn of(client: &Client, task: &v1::Task) -> Result<Self, DockerError> {
+        let container = match one_off::is_one_off(task) {
+            true => Some(one_off::of_task(client, task).await?),
+            false => None,
+        };
+        Ok(Self { task: task.id.clone(), container })
+    }
+
+    async fn started_id(&self, client: &Client) -> Result<String, DockerError> {
+        match &self.container {
+            Some(container) => one_off::started_task(client, container).await,
+            None => Ok(self.task.clone()),
+        }
     }
 }
 
-/// The output of a task, or of the one that a container of its own is started with.
+/// The output of a task.
 fn output(
     client: Client,
-    task: v1::Task,
+    target: AttachTarget,
     format: LogFormat,
     options: LogOptions,
 ) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static {
     let opened = async move {
-        let id = started_id(&client, &task).await.map_err(|error| BodyError::other(error.message))?;
+        let id = target.started_id(&client).await.map_err(|error| BodyError::other(error.message))?;
         logs::frames(client, LogTarget::Task(id), format, options).await.map_err(BodyError::other)
     };
     futures::stream::once(opened).try_flatten().boxed()
 }
 
-/// The standard input of a task, or of the one that a container of its own is started with.
+/// The standard input of a task.
 struct TaskInput {
     client: Client,
-    task: v1::Task,
+    target: AttachTarget,
+    is_stdin_once: bool,
 }
 
 impl TaskInput {
     /// Passes on what a client sends, until the task has ended. The end of that is the end of the input if the
     /// container was created so.
     async fn feed(self, client_input: &mut (impl AsyncRead + Unpin)) {
-        let Self { client, task } = self;
+        let Self { client, target, is_stdin_once } = self;
         let attached = async {
-            let id = started_id(&client, &task).await?;
+            let id = target.started_id(&client).await?;
             let request = v1::AttachTask { input: true, terminal: None };
             Ok::<_, DockerError>(client.tasks().attach(&id, request).await?)
         };
@@ -146,12 +171,12 @@ impl TaskInput {
             Ok(attached) => attached,
             Err(error) => {
                 // Usually it has ended already.
-                tracing::info!(task = task.id, why = error.message, "a container gets no input");
+                tracing::info!(task = target.task, why = error.message, "a container gets no input");
                 return;
             }
         };
         let passed = async {
-            programs::feed(client_input, input, one_off::is_stdin_once(&task)).await;
+            programs::feed(client_input, input, is_stdin_once).await;
             std::future::pending::<()>().await;
         };
         // The acknowledgements are part of the output.

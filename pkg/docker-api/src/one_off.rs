@@ -195,13 +195,17 @@ pub async fn until<T>(
     }
 }
 
-/// The id of the task of a container when it has started: of `task`, unless it has ended.
-pub async fn started_task(client: &Client, task: &v1::Task) -> Result<String, DockerError> {
+/// The container of a task.
+pub async fn of_task(client: &Client, task: &v1::Task) -> Result<OneOffContainer, DockerError> {
     let reference = id_of_task(task);
     let missing = || DockerError::not_found(format!("No such container: {reference}"));
-    let container = find(client, &reference).await?.ok_or_else(missing)?;
+    find(client, &reference).await?.ok_or_else(missing)
+}
+
+/// The id of the task of a container when it has started: of the one in `container`, unless that has ended.
+pub async fn started_task(client: &Client, container: &OneOffContainer) -> Result<String, DockerError> {
     let last = container.ended_id();
-    let started = until(client, &container, |now| {
+    let started = until(client, container, |now| {
         // One that was stopped may never have run, and has no output then.
         let has_output = |task: &v1::Task| has_started(task) && task.state() != v1::TaskState::Shutdown;
         let task = now.task().filter(|task| has_output(task) && Some(&task.id) != last.as_ref());

@@ -54,8 +54,10 @@ use wiring::{NodePaths, NodeStates, SharedHandlers, action_executor};
 const STOP_DEADLINE: Duration = Duration::from_secs(70);
 /// Changes of the desired state within this interval are saved together.
 const CACHE_INTERVAL: Duration = Duration::from_millis(200);
-/// The pause is at least this many times as long as saving takes: a large network view may change all the time.
+/// The pause is this many times as long as saving takes: a large network view may change all the time.
 const CACHE_PAUSE_FACTOR: u32 = 20;
+/// The longest pause: tasks that end wait until their withdrawal is saved.
+const MAX_CACHE_PAUSE: Duration = Duration::from_secs(1);
 /// Delay after a failed save.
 const CACHE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -564,7 +566,7 @@ async fn save_on_change<C: Cache>(
         let pause = match cache.store(&newest).await {
             Ok(()) => {
                 on_stored(&newest);
-                CACHE_INTERVAL.max(began.elapsed() * CACHE_PAUSE_FACTOR)
+                (began.elapsed() * CACHE_PAUSE_FACTOR).clamp(CACHE_INTERVAL, MAX_CACHE_PAUSE)
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot write the cache");

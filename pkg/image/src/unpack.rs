@@ -212,6 +212,7 @@ impl Unpack<'_> {
             error = self.wait_for_overflow(layer, key) => {
                 // Dropping the call also cancels the work in containerd.
                 call.abort();
+                let _ = call.await;
                 return Err(error);
             }
         };

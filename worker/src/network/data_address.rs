@@ -131,8 +131,9 @@ impl DataAddress {
 
     /// Chooses the address again: those of the machine and its routes may have changed.
     pub fn refresh(&self) {
-        let chosen = choose(&self.candidates(), &KernelRoutes);
         self.current.send_if_modified(|current| {
+            // Chosen under the lock, so that no older choice replaces a newer one.
+            let chosen = choose(&self.candidates(), &KernelRoutes);
             let before = std::mem::replace(current, chosen);
             if before != chosen {
                 tracing::info!(?before, now = ?chosen, "data address");

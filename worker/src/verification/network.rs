@@ -69,11 +69,22 @@ async fn ask(server: SocketAddr) -> Result<(), String> {
     let mut failure = format!("no answer within {DNS_TIMEOUT:?}");
     for id in 1..=DNS_ATTEMPTS {
         socket.send(&question(id)).await.map_err(|error| error.to_string())?;
-        let mut buffer = [0; 512];
-        match timeout(DNS_TIMEOUT, socket.recv(&mut buffer)).await {
-            Ok(Ok(length)) if length >= 12 && buffer[..2] == id.to_be_bytes() => return Ok(()),
-            Ok(Ok(_)) | Err(_) => {}
+        // An answer to an earlier question may be late.
+        let is_answer =
+            |answer: &[u8]| answer.len() >= 12 && (1..=id).any(|asked| answer[..2] == asked.to_be_bytes());
+        let answered = async {
+            let mut buffer = [0; 512];
+            loop {
+                let length = socket.recv(&mut buffer).await?;
+                if is_answer(&buffer[..length]) {
+                    return Ok::<_, std::io::Error>(());
+                }
+            }
+        };
+        match timeout(DNS_TIMEOUT, answered).await {
+            Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => failure = error.to_string(),
+            Err(_) => {}
         }
     }
     Err(failure)

@@ -73,17 +73,24 @@ impl Worker {
     pub(crate) async fn wait_for_cleanup(&self) -> Result<(), CleanupError> {
         let (mut most, mut before) = (0, usize::MAX);
         let (mut progress, mut limit) = (Instant::now(), CLEANUP_TIMEOUT);
+        let record_containers = |most: usize| {
+            if most > 0 {
+                self.update_removal_record(|removal| removal.containers = removal.containers.max(most));
+            }
+        };
         loop {
             let waited = progress.elapsed();
             match self.remains().await {
-                Ok(Remainder { containers, directories: 0 }) if containers.is_empty() => return Ok(()),
+                Ok(Remainder { containers, directories: 0 }) if containers.is_empty() => {
+                    // `worker leave` may have written its own record meanwhile.
+                    record_containers(most);
+                    return Ok(());
+                }
                 Ok(remains) => {
                     if remains.containers.len() > most {
                         most = remains.containers.len();
                         // For the process that completes the clean-up.
-                        self.update_removal_record(|removal| {
-                            removal.containers = removal.containers.max(most)
-                        });
+                        record_containers(most);
                     }
                     if remains.count() < before {
                         (before, progress) = (remains.count(), Instant::now());

@@ -1,7 +1,6 @@
 //! Allows one node per network namespace: two nodes would remove each other's chains, links and routes as
 //! leftovers.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -44,8 +43,10 @@ impl NamespaceLock {
         let table = fs::read_to_string("/proc/thread-self/net/unix").ok()?;
         let name = format!("@{}", String::from_utf8_lossy(NAME));
         let is_ours = |line: &&str| line.split_whitespace().nth(7) == Some(name.as_str());
-        let inode = table.lines().find(is_ours)?.split_whitespace().nth(6)?.parse().ok()?;
-        ports::process_of(&BTreeSet::from([inode])).map(|holder| holder.pid)
+        // Connections that were not accepted have the name as well, and no inode.
+        let inodes =
+            table.lines().filter(is_ours).filter_map(|line| line.split_whitespace().nth(6)?.parse().ok());
+        ports::process_of(&inodes.collect()).map(|holder| holder.pid)
     }
 }
 
@@ -74,6 +75,7 @@ mod tests {
             let second = NamespaceLock::acquire().unwrap_err();
             let me = i32::try_from(std::process::id()).unwrap();
             assert!(matches!(second, Error::NamespaceTaken { pid: Some(pid) } if pid == me), "{second}");
+            assert_eq!(NamespaceLock::holder(), Some(std::process::id()), "after a refused one");
             drop(first);
             // A process that another test forks has the first one open until it executes its program.
             let limit = Instant::now() + Duration::from_secs(60);

@@ -14,9 +14,16 @@ use super::LinuxInner;
 /// Pause after an end, so that a process that cannot run costs little.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The watch of the process, if there is one.
+/// The watch of the process, if there is one. It changes while the node network is locked.
 #[derive(Default)]
 pub(super) struct WireGuardWatch(Mutex<Option<JoinHandle<()>>>);
+
+impl WireGuardWatch {
+    /// A later repair may watch again.
+    fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
 
 impl Drop for WireGuardWatch {
     fn drop(&mut self) {
@@ -40,14 +47,16 @@ impl LinuxInner {
         let (inner, socket) = (Arc::downgrade(self), self.wireguard.socket.clone());
         *watch = Some(tokio::spawn(async move {
             let mut connected = UnixStream::connect(&socket).await;
-            while let Ok(mut stream) = connected {
-                // Nothing is asked, so nothing is answered: it returns at the end of the process.
-                let _ = stream.read(&mut [0]).await;
-                sleep(PAUSE).await;
+            loop {
+                if let Ok(stream) = &mut connected {
+                    // Nothing is asked, so nothing is answered: it returns at the end of the process.
+                    let _ = stream.read(&mut [0]).await;
+                    sleep(PAUSE).await;
+                }
                 let Some(inner) = inner.upgrade() else { return };
                 let _alone = inner.pass_lock.write().await;
                 if !inner.wants_wireguard() {
-                    return;
+                    return inner.wireguard_watch.end();
                 }
                 // A repair may have started it meanwhile.
                 connected = UnixStream::connect(&socket).await;
@@ -55,6 +64,9 @@ impl LinuxInner {
                     tracing::warn!("the WireGuard process ended; starting it again");
                     super::log_repairs(inner.ensure_node().await);
                     connected = UnixStream::connect(&socket).await;
+                }
+                if connected.is_err() {
+                    return inner.wireguard_watch.end();
                 }
             }
         }));

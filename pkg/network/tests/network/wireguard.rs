@@ -331,8 +331,14 @@ fn a_node_leaves_no_process_behind() {
             agent
         });
         only_process(node);
-        // An agent without any state removes everything as well.
-        let agent = if fresh { linux_network(node.run.path()) } else { agent };
+        // An agent without any state removes everything as well. The first one must not see it: it would start the
+        // process again.
+        let agent = if fresh {
+            drop(agent);
+            linux_network(node.run.path())
+        } else {
+            agent
+        };
         node.wait(|_| async move { agent.remove_node().await.unwrap() });
         assert_same(&node.inventory(), &before, "after removing the node");
         wait_for_processes(node, 0);

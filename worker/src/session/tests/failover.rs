@@ -293,7 +293,10 @@ async fn departed_manager_is_tried_without_the_list() {
         Trust::new(&authority.roots()).unwrap(),
         certificate(Role::Manager, manager.to_string()),
     );
-    let incoming = serve_tls(listener, tls.unwrap(), HandshakeLimits::default());
+    // A loaded machine may pause a client in the middle of its handshake.
+    let long = Duration::from_secs(60);
+    let limits = HandshakeLimits { hello_timeout: long, handshake_timeout: long, ..Default::default() };
+    let incoming = serve_tls(listener, tls.unwrap(), limits);
     let (service, mut sessions, _attached) = new_service();
     let server = tonic::transport::Server::builder().add_service(SessionsServer::new(service));
     let server = tokio::spawn(async move { server.serve_with_incoming(incoming).await.unwrap() });

@@ -1,6 +1,8 @@
 //! Tasks and the network view.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use warren_dns::DnsSockets;
 use warren_network::{DirectRoutes, TaskKey};
@@ -99,15 +101,26 @@ async fn task_in_network_of_host_or_none_has_no_address() {
 async fn occupied_dns_port_is_a_condition_and_tasks_go_on() {
     let taken = DnsSockets::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = taken.udp.local_addr().unwrap();
-    let machine = Machine { bind_dns: Arc::new(move |_| DnsSockets::bind(address)), ..Machine::new() };
+    let is_taken = Arc::new(AtomicBool::new(true));
+    // A port that was released may stay in use for a while: by a child that another test has just started, or by
+    // whoever gets it next. So it is taken until the end, and another one is bound instead.
+    let bind_dns = {
+        let is_taken = Arc::clone(&is_taken);
+        move |_: SocketAddr| match is_taken.load(Ordering::Relaxed) {
+            true => DnsSockets::bind(address),
+            false => DnsSockets::bind((Ipv4Addr::LOCALHOST, 0).into()),
+        }
+    };
+    let machine = Machine { bind_dns: Arc::new(bind_dns), ..Machine::new() };
     let agent = machine.agent_without_crash(assigned(vec![task(1)]));
     agent.wait_ready(1).await;
     let messages = || agent.conditions.messages().join("; ");
     eventually("reported", async || !messages().is_empty()).await;
     let expected = format!("containers resolve no names: cannot answer DNS queries on {address}/udp");
     assert!(messages().starts_with(&expected), "{}", messages());
-    drop(taken);
+    is_taken.store(false, Ordering::Relaxed);
     eventually("repaired", async || messages().is_empty()).await;
+    drop(taken);
 }
 
 #[tokio::test(start_paused = true)]

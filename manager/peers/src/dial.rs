@@ -20,11 +20,12 @@ use warren_types::{ManagerAddress, ManagerId, MemberId};
 use super::addresses::PeerAddresses;
 use super::rejection::manager_id;
 
-/// For the TCP connection, and again for the TLS handshake.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// Idle time before a keepalive ping, and the time to wait for its reply.
+/// For the TCP connection, and again for the TLS handshake. Longer in tests of this crate: a loaded machine may pause
+/// either side.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 2 });
+/// Idle time before a keepalive ping, and the time to wait for its reply. The latter is longer in tests as well.
 const KEEPALIVE: Duration = Duration::from_secs(1);
-const KEEPALIVE_DEADLINE: Duration = Duration::from_millis(1500);
+const KEEPALIVE_DEADLINE: Duration = Duration::from_millis(if cfg!(test) { 5000 } else { 1500 });
 /// Flow control windows per stream and per connection, and the largest frame; the same as on the server.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 64 << 20;

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
 use tonic::transport::Server;
 use warren_control::SystemClock;
@@ -259,7 +260,13 @@ impl PeersFixture {
             shutdown: shutdown.clone(),
         });
         let config = server_config(&roots, certificate).unwrap();
-        let incoming = serve_tls(listener, config, HandshakeLimits::default());
+        // A loaded machine may pause a client in the middle of its handshake.
+        let limits = HandshakeLimits {
+            hello_timeout: TEST_TIMEOUT,
+            handshake_timeout: TEST_TIMEOUT,
+            ..Default::default()
+        };
+        let incoming = serve_tls(listener, config, limits);
         let service = PeersServer::new(server).max_decoding_message_size(MAX_PEER_MESSAGE);
         let serving = Server::builder()
             .max_concurrent_streams(Some(MAX_STREAMS))
@@ -290,10 +297,21 @@ pub async fn all_connected(nodes: &[TestManager]) {
 }
 
 impl TestManager {
-    /// Simulates a killed process: every connection breaks. Resolves when its port is free again.
-    pub async fn kill(mut self) {
+    /// Simulates a killed process: every connection breaks. Resolves when nobody listens on its port. The socket keeps
+    /// the port from all others but a listener on it, and refuses connections.
+    pub async fn kill(mut self) -> TcpSocket {
         self.stop();
-        until("the port to be free", || TcpListener::bind(self.listens).is_ok()).await;
+        let held = Mutex::new(None);
+        let hold = || {
+            let socket = TcpSocket::new_v4().unwrap();
+            // As of the listener: two such sockets may share the port if at most one listens.
+            socket.set_reuseaddr(true).unwrap();
+            let is_free = socket.bind(self.listens).is_ok();
+            *held.lock().unwrap() = is_free.then_some(socket);
+            is_free
+        };
+        until("the port to be free", hold).await;
+        held.into_inner().unwrap().expect("it is free")
     }
 
     fn stop(&mut self) {

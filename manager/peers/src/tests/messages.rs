@@ -30,7 +30,7 @@ async fn restarted_manager_is_reconnected() {
     let (world, mut nodes) = PeersFixture::of(3).await;
     let killed = nodes.remove(1);
     let listens = killed.listens;
-    killed.kill().await;
+    let _held = killed.kill().await;
     while !matches!(nodes[0].next().await, RaftInput::PeerUnreachable(2)) {}
     nodes[0].outgoing.send(vec![message(1, 2, 1, 1), message(1, 3, 1, 1)]);
     assert_eq!(nodes[1].message().await.index, 1, "the third one is as ever");
@@ -87,7 +87,8 @@ async fn new_manager_answers_inbound_peer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moved_manager_reports_its_address() {
     let (mut world, mut nodes) = PeersFixture::of(2).await;
-    nodes.pop().unwrap().kill().await;
+    // The next address must be another one.
+    let _held = nodes.pop().unwrap().kill().await;
     until("the line to close", || nodes[0].peers.client(2).is_none()).await;
     let before = world.state();
     let listener = world.listen(2);

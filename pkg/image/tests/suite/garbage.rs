@@ -9,6 +9,7 @@ use warren_testkit::registry::TestRegistry;
 use warren_testkit::scratch::ScratchDir;
 use warren_types::Timestamp;
 
+use crate::real::assert_requests;
 use crate::scripted::{LONGER_THAN_TIMEOUT, SampleImage, ScriptedServer};
 use crate::world::{ImageFixture, random_bytes};
 
@@ -135,11 +136,9 @@ async fn namespaces_share_only_content() {
     let reference: Reference = name.parse().unwrap();
     let theirs = neighbour.pull(&reference, None).outcome().await.unwrap();
     assert_eq!(world.images.get(&reference).await.unwrap(), None);
-    let blobs =
-        |registry: &mut TestRegistry| registry.process().log().matches("GET /v2/team/web/blobs").count();
-    assert_eq!(blobs(&mut registry), 3);
+    assert_requests(&mut registry, "GET", "blobs", 3, "a configuration and two layers");
     assert_eq!(world.pull(&name).await.unwrap(), theirs);
-    assert_eq!(blobs(&mut registry), 4, "only the configuration, which is read first");
+    assert_requests(&mut registry, "GET", "blobs", 4, "only the configuration, which is read first");
     assert!(neighbour.remove(&reference).await.unwrap());
     assert_eq!(world.run_output(&name, &["cat", "/note"]), "shared");
     assert!(world.images.remove(&reference).await.unwrap());

@@ -75,7 +75,11 @@ async fn stalled_connection_is_reopened() {
     });
     let server = server.await;
     world.pull(&name(&server)).await.unwrap();
-    assert_eq!(server.requests(&sample.layer(0).0).last().unwrap().from, Some(500_000));
+    let asked = server.requests(&sample.layer(0).0);
+    // On a busy machine it may give up before all of what was sent has arrived.
+    let from = asked[1].from.expect("a part has arrived");
+    assert!((1..=500_000).contains(&from), "{from}");
+    assert_eq!(asked[2].from, Some(from), "the second one got nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

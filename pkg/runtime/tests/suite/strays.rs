@@ -231,7 +231,7 @@ async fn running_creation_is_not_swept_before_it_ends() {
             swept.tasks == [name]
         })
         .await;
-        assert!(!is_supervised(&world, name));
+        eventually("its supervisor has ended", || async { !is_supervised(&world, name) }).await;
         delete_record(&connection, "holder").await;
     }
     world.assert_clean().await;

@@ -6,7 +6,7 @@ use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 use warren_types::{FailureAction, ServiceSpec};
 
-use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, spec};
+use crate::fixture::{ManagerFixture, WAIT_DEADLINE, new_id, rollout_completed, spec};
 use crate::worker::{DIGEST, ScriptedWorker, report};
 
 pub fn problem(error: Error) -> Problem {
@@ -204,6 +204,7 @@ async fn when_a_task_is_started_again_is_shown_and_not_written() {
     let mut worker = ScriptedWorker::dial(&world).await;
     client.services().create(new_id(), &of_image(1, "web:1")).await.unwrap();
     obeyed(&client, &mut worker, "it runs", 0, |service| service.running == 1).await;
+    rollout_completed(&client, "web").await;
     let id = worker.tasks.keys().next().unwrap().clone();
     let waits = |next_attempt, attempt| v1::TaskReport {
         attempt,

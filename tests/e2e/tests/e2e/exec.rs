@@ -30,6 +30,12 @@ fn sleeping() -> (NodeFixture, Inventory) {
     world.wait_serving("web", 1);
     // What the first command leaves for all later ones: the directory of their pipes.
     world.ok("task exec web.1 true");
+    // The task is ready before its service's virtual address leads to it.
+    eventually(SOON, "the rules of the virtual address", || {
+        let found = world.node.kernel_inventory();
+        let is_led = found.names("iptables").any(|rule| rule.contains("-A WARREN-S-"));
+        if is_led { Ok(()) } else { Err(format!("{found:?}")) }
+    });
     let before = still_inventory(&world.node);
     (world, before)
 }

@@ -1,5 +1,6 @@
 //! The fixture of one test: a lab, a node on one of its hosts, a second host, and two images.
 
+use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -191,8 +192,10 @@ pub fn still_inventory(node: &LabNode) -> Inventory {
         // Every node closes the port of a removed service, a moment after its last task is gone.
         let port = format!("--dport {FIRST_PORT}");
         let is_open = found.names("iptables").any(|rule| rule.contains(&port));
-        let is_still =
-            directories == found.count("snapshots") && found.count("leases") == 0 && !writes && !is_open;
+        // `warren-exec` ends a moment after the command that it ran in a container.
+        let executes = found.names("processes").any(|command| command.starts_with("warren-exec"));
+        let is_busy = writes || is_open || executes || found.count("leases") > 0;
+        let is_still = directories == found.count("snapshots") && !is_busy;
         if is_still { Ok(found) } else { Err(format!("{directories} directories, {found:?}")) }
     })
 }
@@ -206,6 +209,29 @@ pub fn containerd_of(node: &LabNode) -> Pid {
         let found = all.iter().find(|process| program(&process.command).ends_with("/containerd"));
         found.map(|process| Pid::from_raw(process.pid)).ok_or_else(|| format!("{all:?}"))
     })
+}
+
+/// The log of a node since a moment: the file has the output of all its runs.
+pub struct NewLog {
+    path: PathBuf,
+    earlier: usize,
+}
+
+impl NewLog {
+    /// What `node` writes from now on.
+    #[track_caller]
+    pub fn of(node: &LabNode) -> NewLog {
+        let path = node.scratch().join("node.log");
+        let earlier = std::fs::read(&path).unwrap().len();
+        NewLog { path, earlier }
+    }
+
+    /// Its text so far.
+    #[track_caller]
+    pub fn text(&self) -> String {
+        let all = std::fs::read(&self.path).unwrap();
+        String::from_utf8_lossy(&all[self.earlier..]).into_owned()
+    }
 }
 
 /// A process that listens on a TCP port of a host, until it is dropped.

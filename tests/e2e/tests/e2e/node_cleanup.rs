@@ -63,6 +63,8 @@ fn stopped_node_keeps_its_tasks_and_later_leaves_no_secret() {
     world.warren().run_ok(&["secret", "create", "db", secret.to_str().unwrap()]);
     world.ok(&format!("service create web --image {WEB} --secret db --publish 8088:80"));
     world.wait_serving("web", 1);
+    // The task is ready before the port is open.
+    world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1"]);
     let before = task_document::pids(&world.node);
     let mounts = |node: &LabNode| {
         let inventory = node.kernel_inventory();

@@ -13,7 +13,11 @@ use crate::e2e::traffic::{CLIENT_LOCATIONS, ClientLocation, PageClient};
 #[test]
 fn containers_and_ports_outlive_the_node() {
     let mut world = NodeFixture::new();
-    world.ok(&format!("service create web --image {WEB} --replicas 2 --publish 8088:80"));
+    // Without a check, a task is ready before its server listens.
+    world.ok(&format!(
+        "service create web --image {WEB} --replicas 2 --publish 8088:80 \
+         --health-http :80/healthz --health-interval 1s"
+    ));
     world.wait_serving("web", 2);
     let before = identities(&world);
     // The tasks are ready before the port is open.

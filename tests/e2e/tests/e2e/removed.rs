@@ -8,7 +8,7 @@ use warren_testkit::node::{LabNode, NodeOptions};
 use warren_testkit::wait::eventually;
 
 use crate::e2e::cluster::WorkerCluster;
-use crate::e2e::fixture::{BOX, SOON, box_archive};
+use crate::e2e::fixture::{BOX, NewLog, SOON, box_archive};
 use crate::e2e::node_cleanup::assert_nothing_is_left;
 use crate::e2e::task_document;
 
@@ -160,10 +160,10 @@ fn worker_keeps_tasks_without_managers() {
     cluster.ok("node rm w2 --force");
     // After a restart it still gets no answer.
     alone.kill();
+    let log = NewLog::of(&alone);
     alone.run_again();
-    let log = || std::fs::read_to_string(alone.scratch().join("node.log")).unwrap_or_default();
     eventually(SOON, "a try that fails", || {
-        let output = log();
+        let output = log.text();
         if output.contains("no session") { Ok(()) } else { Err(output) }
     });
     assert_eq!(task_document::pids(&alone), before);

@@ -13,7 +13,7 @@ use warren_testkit::wait::eventually;
 use warren_testkit::{cleanup, tool};
 
 use crate::e2e::cluster::WorkerCluster;
-use crate::e2e::fixture::{BOX, NodeFixture, SOON};
+use crate::e2e::fixture::{BOX, NewLog, NodeFixture, SOON};
 use crate::e2e::task_document;
 
 const USAGE: i32 = 2;
@@ -391,10 +391,11 @@ fn task_with_secret_restarts_without_manager_until_reboot() {
     for point in of_contents {
         tool::run("umount", ["--lazy", point]);
     }
+    let log = NewLog::of(worker);
     worker.run_again();
     eventually(SOON, "the reason of the waiting task", || {
-        let log = worker.process().log();
-        if log.contains("waiting for a manager") { Ok(()) } else { Err(worker.process().log_tail(10)) }
+        let text = log.text();
+        if text.contains("waiting for a manager") { Ok(()) } else { Err(text) }
     });
     assert!(!task_document::pids(worker).contains_key(&task.id), "it runs without its secret");
     cluster.manager.run_again();

@@ -173,7 +173,11 @@ fn stack_serves_is_updated_and_removed() {
     let third = it.tasks();
     assert_ne!(third["front"], second["front"]);
     assert_eq!((&third["middle"], &third["store"]), (&second["middle"], &second["store"]));
-    assert_eq!(it.page(), "secret two\nconfig onefrom a file\nstored 1\n");
+    // The port still leads to the old task for a moment.
+    eventually(SOON, "the page of the new task", || {
+        let page = it.page();
+        if page == "secret two\nconfig onefrom a file\nstored 1\n" { Ok(()) } else { Err(page) }
+    });
     let log = it.world.warren().run(&["stack", "logs", "shop"]);
     assert_eq!(log.code, 0, "{log}");
 
@@ -293,6 +297,15 @@ fn bad_files_are_refused_with_their_positions_and_change_nothing() {
         .ok(&format!("service create other --image {BOX} --publish 8099:80 --command sleep --arg 100000"));
     let file = it.path("compose.yaml");
     it.write("bad.yaml", "");
+    // Nothing listens on its port: only the rules show that it is open.
+    eventually(SOON, "port 8099 to be open", || {
+        let found = it.world.node.kernel_inventory();
+        let is_in = |chains: &str| {
+            found.names("iptables").any(|rule| rule.contains(chains) && rule.contains("--dport 8099 "))
+        };
+        let is_open = is_in("-A WARREN-PORTS") && !is_in("-A WARREN-CLOSED");
+        if is_open { Ok(()) } else { Err(format!("{found:?}")) }
+    });
     let (before, inventory) = (it.objects(), still_inventory(&it.world.node));
     for (text, code, parts) in REFUSED {
         let bad = it.write("bad.yaml", text);

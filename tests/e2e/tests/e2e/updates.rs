@@ -29,7 +29,11 @@ fn ids(world: &NodeFixture, name: &str, count: usize) -> BTreeSet<String> {
 #[test]
 fn rolling_update_keeps_the_port_available() {
     let world = NodeFixture::new();
-    world.ok(&format!("service create web --image {WEB} --replicas 3 --publish 8088:80 --drain-delay 2s"));
+    // Without a check, a task is ready before its server listens.
+    world.ok(&format!(
+        "service create web --image {WEB} --replicas 3 --publish 8088:80 --drain-delay 2s \
+         --health-http :80/healthz --health-interval 1s"
+    ));
     let before = ids(&world, "web", 3);
     // The tasks are ready before the port is open.
     world.assert_answered_by(ClientLocation::Outside, 8088, &["web-1", "web-2", "web-3"]);

@@ -220,7 +220,10 @@ async fn workers_connect_during_an_endless_flood() {
     let flood = tokio::spawn(async move {
         let mut held = VecDeque::new();
         loop {
-            held.push_back(dial_from(9, address).await);
+            let stream = dial_from(9, address).await;
+            // Otherwise the ports of those that were closed stay in use, until none is left.
+            stream.set_zero_linger().unwrap();
+            held.push_back(stream);
             if held.len() > 4 * HandshakeLimits::default().handshakes {
                 held.pop_front();
             }

@@ -10,6 +10,7 @@ use rustls::ClientConfig;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use warren_docker_api::swarm_import::SwarmObjects;
 use warren_documents::service_document;
@@ -37,6 +38,13 @@ pub struct DockerReply {
 }
 
 impl DockerReply {
+    fn parse(read: &[u8]) -> Self {
+        let end = read.windows(4).position(|window| window == b"\r\n\r\n").expect("a response has a head");
+        let head = String::from_utf8(read[..end].to_vec()).unwrap().to_ascii_lowercase();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        Self { status, head, body: read[end + 4..].to_vec() }
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -47,6 +55,34 @@ impl DockerReply {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         self.json()["message"].as_str().expect("an error has a message").to_owned()
     }
+}
+
+/// A response of which only the head has been read.
+pub struct OpenDockerReply {
+    stream: UnixStream,
+    /// What has been read.
+    read: Vec<u8>,
+}
+
+impl OpenDockerReply {
+    /// Reads the response to its end.
+    pub async fn end(mut self) -> DockerReply {
+        let rest = self.stream.read_to_end(&mut self.read);
+        let _ = timeout(WAIT_DEADLINE, rest).await.expect("a response ends");
+        DockerReply::parse(&self.read)
+    }
+}
+
+/// The head of a response, with the empty line at its end.
+pub async fn read_head(stream: &mut UnixStream) -> Vec<u8> {
+    let mut head = Vec::new();
+    let read = async {
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+    };
+    timeout(WAIT_DEADLINE, read).await.expect("the head of a response comes");
+    head
 }
 
 /// All that comes back.
@@ -72,10 +108,7 @@ impl DockerClient {
                 read_response(handshake(*address, attempt).await.unwrap(), request).await
             }
         };
-        let end = read.windows(4).position(|window| window == b"\r\n\r\n").expect("a response has a head");
-        let head = String::from_utf8(read[..end].to_vec()).unwrap().to_ascii_lowercase();
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        DockerReply { status, head, body: read[end + 4..].to_vec() }
+        DockerReply::parse(&read)
     }
 
     /// Of HTTP/1.0: streams are not in chunks, and the connection ends with the response.
@@ -90,6 +123,17 @@ impl DockerClient {
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> DockerReply {
         let body = body.map(|body| body.to_string()).unwrap_or_default();
         self.send(method, path, "application/json", body.as_bytes()).await
+    }
+
+    /// Sends a POST without a body over the socket, and returns when the head of the response has come.
+    pub async fn open(&self, path: &str) -> OpenDockerReply {
+        let mut stream = UnixStream::connect(&self.socket).await.unwrap();
+        let request = format!(
+            "POST {path} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\nContent-Length: 0\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let read = read_head(&mut stream).await;
+        OpenDockerReply { stream, read }
     }
 
     /// The JSON of a response with success.

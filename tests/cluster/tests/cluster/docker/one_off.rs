@@ -12,7 +12,7 @@ use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_testkit::wait::eventually_async;
 
-use super::http::{DockerClient, world};
+use super::http::{DockerClient, read_head, world};
 use super::run_worker;
 use crate::fixture::WAIT_DEADLINE;
 use crate::worker::{ScriptedStream, ScriptedWorker, report};
@@ -43,13 +43,12 @@ async fn container_is_created_started_waited_for_and_removed() {
     docker.call("POST", "/containers/job/kill", None).await.refused(409);
     assert_eq!(docker.call("POST", "/containers/job/stop", None).await.status, 304);
 
-    // As `docker run`: attach and wait come before the start.
-    let (attached, waited) = (
-        docker.call("POST", "/containers/job/attach?stream=1&stdout=1", None),
-        docker.call("POST", "/containers/job/wait?condition=next-exit", None),
-    );
+    // As `docker run`: the heads of the responses to attach and wait come before the start is sent.
+    let attached = docker.open("/containers/job/attach?stream=1&stdout=1").await;
+    let waited = docker.open("/containers/job/wait?condition=next-exit").await;
     let start = format!("/containers/{id}/start");
-    let (attached, waited, started) = tokio::join!(attached, waited, docker.call("POST", &start, None));
+    let started = docker.call("POST", &start, None);
+    let (attached, waited, started) = tokio::join!(attached.end(), waited.end(), started);
     assert_eq!(started.status, 204, "{started:?}");
     assert_eq!(waited.json(), json!({"StatusCode": 3}));
     assert_eq!(attached.body, b"\x01\0\0\0\0\0\0\x12hello from a task\n");
@@ -101,8 +100,8 @@ async fn running_container_is_stopped_restarted_and_removed_by_force() {
 
     // With --rm it is removed when it has ended, and the client gets its exit code.
     created(&docker, "once", &["exit", "7"], json!({"AutoRemove": true})).await;
-    let waited = docker.call("POST", "/containers/once/wait?condition=removed", None);
-    let (waited, started) = tokio::join!(waited, docker.call("POST", "/containers/once/start", None));
+    let waited = docker.open("/containers/once/wait?condition=removed").await;
+    let (waited, started) = tokio::join!(waited.end(), docker.call("POST", "/containers/once/start", None));
     assert_eq!((started.status, waited.json()), (204, json!({"StatusCode": 7})));
     docker.call("GET", "/containers/once/json", None).await.refused(404);
 
@@ -130,10 +129,10 @@ async fn container_that_cannot_run_is_an_error_of_its_start() {
     assert!(refused.contains("there is no such program"), "{refused}");
     // Its output ends with it.
     created(&docker, "once", &["reject"], json!({"AutoRemove": true})).await;
-    let attached = docker.call("POST", "/containers/once/attach?stream=1&stdout=1", None);
-    let waited = docker.call("POST", "/containers/once/wait?condition=removed", None);
+    let attached = docker.open("/containers/once/attach?stream=1&stdout=1").await;
+    let waited = docker.open("/containers/once/wait?condition=removed").await;
     let started = docker.call("POST", "/containers/once/start", None);
-    let (attached, waited, started) = tokio::join!(attached, waited, started);
+    let (attached, waited, started) = tokio::join!(attached.end(), waited.end(), started);
     started.refused(500);
     assert_eq!((attached.body.as_slice(), waited.status), (&b""[..], 200));
     docker.call("GET", "/containers/once/json", None).await.refused(404);
@@ -164,10 +163,7 @@ async fn attached(docker: &DockerClient, path: &str) -> UnixStream {
     let request =
         format!("POST {path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.unwrap());
-    }
+    let head = read_head(&mut stream).await;
     assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
     stream
 }
@@ -247,7 +243,7 @@ async fn output_comes_on_the_connection_that_attached() {
     let mut stream = attached(&docker, "/containers/job/attach?stream=1&stdout=1&stderr=1").await;
     assert_eq!(docker.call("POST", "/containers/job/start", None).await.status, 204);
     let mut output = Vec::new();
-    stream.read_to_end(&mut output).await.unwrap();
+    timeout(WAIT_DEADLINE, stream.read_to_end(&mut output)).await.expect("it ends").unwrap();
     assert_eq!(output, b"\x01\0\0\0\0\0\0\x12hello from a task\n");
     worker.abort();
 }

@@ -6,7 +6,7 @@ use warren_proto::v1::watch_event::Change;
 use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 
-use super::group::{ManagerGroup, stale};
+use super::group::{ManagerGroup, repeated, stale};
 use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 
 fn reference(name: &str) -> v1::Reference {
@@ -16,18 +16,19 @@ fn reference(name: &str) -> v1::Reference {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_write_is_read_on_every_manager() {
     let group = ManagerGroup::of_three().await;
-    let mut services = [group.services(0).await, group.services(1).await, group.services(2).await];
+    let services = [group.services(0).await, group.services(1).await, group.services(2).await];
     for round in 0..5 {
         for at in 0..3 {
             let name = format!("s{round}{at}");
             let made = group.create(at, &name).await.unwrap();
-            for client in &mut services {
-                assert_eq!(client.get(reference(&name)).await.unwrap().into_inner().version, made.version);
+            for client in &services {
+                let found = repeated(|| async { client.clone().get(reference(&name)).await }).await;
+                assert_eq!(found.unwrap().into_inner().version, made.version);
             }
         }
     }
     // The answer contains the addresses of the managers, the answering one first.
-    let answer = services[1].get(reference("s00")).await.unwrap();
+    let answer = repeated(|| async { services[1].clone().get(reference("s00")).await }).await.unwrap();
     let managers = answer.metadata().get("warren-manager-addresses").unwrap().to_str().unwrap();
     let addresses: Vec<String> =
         [1, 0, 2].map(|number: usize| group.hosts[number].address().to_string()).into();
@@ -92,7 +93,8 @@ async fn isolated_manager_reports_and_serves_stale_reads() {
     })
     .await;
     for number in 0..3 {
-        let found = group.services(number).await.get(reference("db")).await.unwrap().into_inner();
-        assert_eq!(found.version, made.version);
+        let services = group.services(number).await;
+        let found = repeated(|| async { services.clone().get(reference("db")).await }).await;
+        assert_eq!(found.unwrap().into_inner().version, made.version);
     }
 }

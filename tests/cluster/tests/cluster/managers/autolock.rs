@@ -2,21 +2,23 @@
 
 use std::path::Path;
 
+use tonic::Status;
 use warren_client::{Client, ClientTarget};
 use warren_proto::status::MANAGER_LOCKED;
 use warren_proto::v1;
 use warren_security::UnlockKey;
 use warren_testkit::wait::eventually_async;
 
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated};
 use super::host::ManagerHost;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
     pub async fn set_autolock(&self, is_on: bool) {
         let request = v1::UpdateClusterRequest { autolock: Some(is_on), ..Default::default() };
-        let updated = self.cluster().await.update(request).await.unwrap().into_inner();
-        assert_eq!(updated.autolock, Some(is_on));
+        let cluster = self.cluster().await;
+        let updated = repeated(|| async { cluster.clone().update(request.clone()).await }).await;
+        assert_eq!(updated.unwrap().into_inner().autolock, Some(is_on));
     }
 
     /// Waits until that many managers have applied the last change.
@@ -28,8 +30,16 @@ impl ManagerGroup {
     }
 
     pub async fn unlock_key(&self) -> UnlockKey {
-        let shown = self.cluster().await.get_unlock_key(v1::GetUnlockKeyRequest {}).await.unwrap();
-        UnlockKey::parse(&shown.into_inner().key).unwrap()
+        let cluster = self.cluster().await;
+        let read = || async { cluster.clone().get_unlock_key(v1::GetUnlockKeyRequest {}).await };
+        UnlockKey::parse(&repeated(read).await.unwrap().into_inner().key).unwrap()
+    }
+
+    /// Replaces the unlock key that the request names.
+    async fn rotate_unlock_key(&self, request: &v1::RotateUnlockKeyRequest) -> Result<v1::UnlockKey, Status> {
+        let cluster = self.cluster().await;
+        let rotate = || async { cluster.clone().rotate_unlock_key(request.clone()).await };
+        Ok(repeated(rotate).await?.into_inner())
     }
 }
 
@@ -121,7 +131,7 @@ async fn locked_manager_waits_for_its_key_and_catches_up() {
     group.hosts[2].stop().await;
     let request = v1::RotateUnlockKeyRequest { id: first.id().to_string() };
     for _ in 0..2 {
-        let rotated = group.cluster().await.rotate_unlock_key(request.clone()).await.unwrap().into_inner();
+        let rotated = group.rotate_unlock_key(&request).await.unwrap();
         assert_ne!(rotated.id, first.id().to_string());
         assert!(rotated.pending_managers.contains(&"m3".to_owned()), "{rotated:?}");
     }
@@ -147,6 +157,6 @@ async fn locked_manager_waits_for_its_key_and_catches_up() {
     group.hosts[2].unlock_key = None;
     group.hosts[2].start(false).await.unwrap();
     knows_service(&group.hosts[2], "late").await;
-    let refused = group.cluster().await.rotate_unlock_key(request).await.unwrap_err();
+    let refused = group.rotate_unlock_key(&request).await.unwrap_err();
     assert!(refused.message().contains("autolock is off"), "{refused:?}");
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tonic::Status;
 use warren_client::JoinToken;
 use warren_proto::v1;
 use warren_proto::v1::users_client::UsersClient;
@@ -14,21 +15,20 @@ use warren_security::{
 };
 use warren_testkit::wait::eventually_async;
 
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated};
 use super::rehearsal::Rehearsal;
 use crate::agents::AgentMachine;
 use crate::dial::handshake;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
-    async fn ca(&self) -> Result<v1::CaStatus, String> {
-        let answer = self.cluster().await.get_ca(v1::GetCaRequest {}).await;
-        Ok(answer.map_err(|status| status.to_string())?.into_inner())
+    async fn ca(&self) -> Result<v1::CaStatus, Status> {
+        Ok(self.cluster().await.get_ca(v1::GetCaRequest {}).await?.into_inner())
     }
 
     async fn wait_for_ca(&self, what: &str, expected: impl Fn(&v1::CaStatus) -> bool) -> v1::CaStatus {
         eventually_async(WAIT_DEADLINE, what, || async {
-            let status = self.ca().await?;
+            let status = self.ca().await.map_err(|status| status.to_string())?;
             if expected(&status) { Ok(status) } else { Err(format!("{status:#?}")) }
         })
         .await
@@ -49,14 +49,16 @@ async fn authority_is_replaced_under_load() {
     let stolen = CertificateAuthority::load(&world.group.hosts[2].data_dir().join("manager/ca.pem")).unwrap();
     let old_token = JoinToken::generate(stolen.digest()).unwrap();
     world.group.node_is("away", v1::NodeStatus::Down).await;
-    let known = world.group.ca().await.unwrap();
+    let known = repeated(|| world.group.ca()).await.unwrap();
     assert_eq!(
         (known.ca_digest.as_str(), known.phase()),
         (&*stolen.digest().to_string(), v1::CaPhase::Unspecified)
     );
     let request = v1::RotateCaRequest { ca_digest: known.ca_digest.clone() };
-    let begun = world.group.cluster().await.rotate_ca(request.clone()).await.unwrap().into_inner();
-    let again = world.group.cluster().await.rotate_ca(request).await.unwrap().into_inner();
+    let cluster = world.group.cluster().await;
+    let rotate = || async { cluster.clone().rotate_ca(request.clone()).await };
+    let begun = repeated(rotate).await.unwrap().into_inner();
+    let again = repeated(rotate).await.unwrap().into_inner();
     assert_eq!(again.ca_digest, begun.ca_digest, "a repeated request replaces it once");
     assert_ne!(begun.ca_digest, known.ca_digest);
     let leader = world.group.leader().await;
@@ -118,12 +120,17 @@ async fn thief_is_nobody(group: &ManagerGroup, stolen: &CertificateAuthority, to
 async fn renew_user(group: &mut ManagerGroup, new: CaDigest) {
     let key = group.admin.key().clone();
     let certificate_request = CertificateRequest::create(&key).unwrap();
-    let status = group.cluster().await.get_ca(v1::GetCaRequest {}).await.unwrap();
+    let cluster = group.cluster().await;
+    let shown = repeated(|| async { cluster.clone().get_ca(v1::GetCaRequest {}).await }).await;
+    let status = shown.unwrap();
     let header = status.metadata().get("warren-certificate-authority").unwrap().to_str().unwrap().to_owned();
     assert_eq!(header, new.to_string());
-    let mut users = UsersClient::new(group.any_running().channel(&group.roots, None).await);
+    let users = UsersClient::new(group.any_running().channel(&group.roots, None).await);
+    let renew = async |request: v1::RenewUserRequest| {
+        repeated(|| async { users.clone().renew(request.clone()).await }).await
+    };
     let request = v1::RenewUserRequest { certificate_request, ttl_ms: 0, ca_digest: header };
-    let v1::RenewUserResponse { certificate, authorities } = users.renew(request).await.unwrap().into_inner();
+    let v1::RenewUserResponse { certificate, authorities } = renew(request).await.unwrap().into_inner();
     let roots = Roots::parse(&authorities).unwrap();
     assert_eq!(roots.digests(), [new]);
     let renewed = Credentials::new(certificate, key).unwrap();
@@ -133,6 +140,6 @@ async fn renew_user(group: &mut ManagerGroup, new: CaDigest) {
     let other = PrivateKey::generate().unwrap();
     let certificate_request = CertificateRequest::create(&other).unwrap();
     let request = v1::RenewUserRequest { certificate_request, ..Default::default() };
-    let refused = users.renew(request).await.unwrap_err();
+    let refused = renew(request).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unauthenticated);
 }

@@ -12,7 +12,7 @@ use warren_security::{
 use warren_testkit::wait::eventually_async;
 use warren_worker::Worker;
 
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated};
 use super::host::ManagerHost;
 use super::workers::{attempts, processes, runs};
 use crate::agents::AgentMachine;
@@ -93,9 +93,10 @@ impl ManagerGroup {
     /// The reason for which a machine gets no certificate for the key of its node.
     pub async fn refused_renewal(&self, number: usize, machine: &AgentMachine) -> String {
         let certificate_request = CertificateRequest::create(machine.member().0.key()).unwrap();
-        let mut anonymous = MembershipClient::new(self.hosts[number].channel(&self.roots, None).await);
-        let refused = anonymous.renew(v1::RenewRequest { certificate_request }).await.unwrap_err();
-        Problem::from(&refused).reason
+        let anonymous = MembershipClient::new(self.hosts[number].channel(&self.roots, None).await);
+        let request = v1::RenewRequest { certificate_request };
+        let refused = repeated(|| async { anonymous.clone().renew(request.clone()).await }).await;
+        Problem::from(&refused.unwrap_err()).reason
     }
 }
 

@@ -16,7 +16,7 @@ use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 
 use super::certificates::{LONG, age_membership, authority};
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated};
 use super::host::ManagerHost;
 use super::workers::{attempts, processes, runs};
 use crate::fixture::{WAIT_DEADLINE, new_id, spec};
@@ -37,7 +37,9 @@ impl ManagerHost {
 impl ManagerGroup {
     async fn backup(&self, number: usize) -> Vec<u8> {
         let request = v1::BackupRequest { passphrase: PASSPHRASE.to_owned() };
-        let mut chunks = self.managers(number).await.backup(request).await.unwrap().into_inner();
+        let managers = self.managers(number).await;
+        let begun = repeated(|| async { managers.clone().backup(request.clone()).await }).await;
+        let mut chunks = begun.unwrap().into_inner();
         let mut bytes = Vec::new();
         while let Some(chunk) = chunks.message().await.unwrap() {
             bytes.extend(chunk.data);
@@ -47,8 +49,9 @@ impl ManagerGroup {
 
     async fn services_of(&self, number: usize) -> Vec<String> {
         let request = v1::ListServicesRequest { page_size: 1_000, ..Default::default() };
-        let listed = self.services(number).await.list(request).await.unwrap().into_inner();
-        listed.services.into_iter().map(|service| service.spec.unwrap().name).collect()
+        let services = self.services(number).await;
+        let listed = repeated(|| async { services.clone().list(request.clone()).await }).await;
+        listed.unwrap().into_inner().services.into_iter().map(|service| service.spec.unwrap().name).collect()
     }
 }
 
@@ -61,7 +64,7 @@ async fn restored_backup_takes_over_workers() {
     let mut worker = group.session(at, &node, None).await;
     worker.has("two tasks", |tasks| tasks.len() == 2).await;
     worker.run_all().await;
-    let before = group.info(at).await.unwrap();
+    let before = repeated(|| group.info(at)).await.unwrap();
     let bytes = group.backup(at).await;
     // After the backup: the restored cluster is behind the version that its worker has seen.
     for number in 0..20 {
@@ -158,7 +161,7 @@ async fn force_new_cluster_continues_alone() {
     for number in 0..5 {
         group.create(left, &format!("s{number}")).await.unwrap();
     }
-    let before = group.info(left).await.unwrap();
+    let before = repeated(|| group.info(left)).await.unwrap();
     for host in &mut group.hosts {
         host.drop_manager().await;
     }

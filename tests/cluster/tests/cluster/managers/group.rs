@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
@@ -50,6 +51,25 @@ where
             outcome => return outcome,
         }
     }
+}
+
+/// The same for a removal; `None` if an earlier attempt without an answer has removed the object.
+pub async fn repeated_removal<T, F>(call: impl Fn() -> F) -> Result<Option<T>, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let attempts = AtomicUsize::new(0);
+    let attempt = || {
+        let is_repeated = attempts.fetch_add(1, Ordering::Relaxed) > 0;
+        let removal = call();
+        async move {
+            match removal.await {
+                Err(status) if is_repeated && status.code() == Code::NotFound => Ok(None),
+                removed => removed.map(Some),
+            }
+        }
+    };
+    repeated(attempt).await
 }
 
 impl ManagerGroup {
@@ -134,7 +154,8 @@ impl ManagerGroup {
             max_uses: None,
             labels: Default::default(),
         };
-        TokensClient::new(self.channel_of(host).await).create(request).await.unwrap();
+        let tokens = TokensClient::new(self.channel_of(host).await);
+        repeated(|| async { tokens.clone().create(request.clone()).await }).await.unwrap();
         secret
     }
 
@@ -172,6 +193,10 @@ impl ManagerGroup {
 
     /// The managers as this one sees them, by name.
     pub async fn listed(&self, number: usize) -> Result<BTreeMap<String, v1::Manager>, Status> {
+        repeated(|| self.listed_once(number)).await
+    }
+
+    async fn listed_once(&self, number: usize) -> Result<BTreeMap<String, v1::Manager>, Status> {
         let answer = self.managers(number).await.list(v1::ListManagersRequest {}).await?.into_inner();
         Ok(answer.managers.into_iter().map(|manager| (manager.name.clone(), manager)).collect())
     }
@@ -184,7 +209,7 @@ impl ManagerGroup {
     ) {
         let number = self.hosts.iter().position(ManagerHost::is_running).expect("some manager runs");
         eventually_async(WAIT_DEADLINE, what, || async {
-            let listed = self.listed(number).await.map_err(|status| status.to_string())?;
+            let listed = self.listed_once(number).await.map_err(|status| status.to_string())?;
             if expected(&listed) { Ok(()) } else { Err(format!("{listed:#?}")) }
         })
         .await;

@@ -8,15 +8,16 @@ use warren_testkit::wait::eventually_async;
 use warren_types::{Id, SecretObjectId};
 
 use super::autolock::{files_with, start_locked};
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated};
 use super::host::ManagerHost;
 use super::rehearsal::Rehearsal;
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
     async fn rotate_keys(&self, number: u64) -> v1::KeyStatus {
-        let begun = self.cluster().await.rotate_keys(v1::RotateKeysRequest { number }).await;
-        begun.unwrap().into_inner()
+        let cluster = self.cluster().await;
+        let rotate = || async { cluster.clone().rotate_keys(v1::RotateKeysRequest { number }).await };
+        repeated(rotate).await.unwrap().into_inner()
     }
 
     async fn wait_for_keys(&self, what: &str, expected: impl Fn(&v1::KeyStatus) -> bool) -> v1::KeyStatus {
@@ -36,8 +37,8 @@ impl ManagerGroup {
             data: data.as_bytes().into(),
             ..Default::default()
         };
-        let created = SecretObjectsClient::new(self.any_channel().await).create(request).await;
-        created.unwrap();
+        let objects = SecretObjectsClient::new(self.any_channel().await);
+        repeated(|| async { objects.clone().create(request.clone()).await }).await.unwrap();
     }
 
     /// Waits until each manager gives these configs back.

@@ -1,14 +1,12 @@
 //! Managers that are demoted, transfer leadership or are removed.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use tonic::{Code, Response, Status};
 use warren_proto::v1::peers_client::PeersClient;
 use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 
-use super::group::{ManagerGroup, repeated};
+use super::group::{ManagerGroup, repeated, repeated_removal};
 use crate::dial::until_accepted;
 use crate::fixture::WAIT_DEADLINE;
 
@@ -49,21 +47,8 @@ impl ManagerGroup {
     pub async fn remove(&self, at: usize, name: &str, force: bool) -> Result<v1::Manager, Status> {
         let request = v1::RemoveManagerRequest { reference: name.to_owned(), force };
         let managers = self.managers(at).await;
-        let attempts = AtomicUsize::new(0);
-        let call = || {
-            let (mut managers, request) = (managers.clone(), request.clone());
-            let is_repeated = attempts.fetch_add(1, Ordering::Relaxed) > 0;
-            async move {
-                match managers.remove(request).await {
-                    // An earlier attempt without an answer has removed it.
-                    Err(status) if is_repeated && status.code() == Code::NotFound => {
-                        Ok(Response::new(v1::Manager::default()))
-                    }
-                    removed => removed,
-                }
-            }
-        };
-        Ok(repeated(call).await?.into_inner())
+        let removed = repeated_removal(|| async { managers.clone().remove(request.clone()).await }).await?;
+        Ok(removed.map(Response::into_inner).unwrap_or_default())
     }
 }
 
@@ -163,7 +148,8 @@ async fn removed_manager_stops_and_is_refused() {
     let anonymous = group.hosts[leader].channel(&group.roots, None).await;
     let id = credentials.identity().id().to_owned();
     let request = v1::CheckManagerRequest { id, member_id: member, incarnation: 1 };
-    let status = PeersClient::new(anonymous).check_manager(request).await.unwrap_err();
+    let peers = PeersClient::new(anonymous);
+    let status = repeated(|| async { peers.clone().check_manager(request.clone()).await }).await.unwrap_err();
     assert_eq!(Problem::from(&status).reason, "MEMBER_REMOVED", "{status}");
     // With a token it joins again, as another member.
     let token = group.token(NodeRole::Manager).await;

@@ -13,7 +13,8 @@ use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 use warren_worker::Worker;
 
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated, repeated_removal};
+use super::host::ManagerHost;
 use super::registers::{finish, more_writes};
 use crate::agents::AgentMachine;
 use crate::dial::until_accepted;
@@ -31,7 +32,7 @@ impl ManagerGroup {
         let joining = JoiningMachine { key, taints: taints.collect(), ..JoiningMachine::new(name) };
         let token = self.token(NodeRole::Worker).await;
         let channel = self.any_running().channel(&self.roots, None).await;
-        let joined = joining.join_over(channel, &token).await.unwrap();
+        let joined = repeated(|| joining.join_over(channel.clone(), &token)).await.unwrap();
         store.complete(&self.roots, joined.certificate_pem()).unwrap();
         let agent = machine.joined_agent(self.addresses()).await;
         self.node_is(name, v1::NodeStatus::Ready).await;
@@ -50,8 +51,15 @@ impl ManagerGroup {
     }
 
     pub async fn remove_node(&self, node: &str) {
+        let through = self.hosts.iter().position(ManagerHost::is_running).expect("some manager runs");
+        self.remove_node_through(through, node).await;
+    }
+
+    /// The same, through this host's manager.
+    pub async fn remove_node_through(&self, through: usize, node: &str) {
         let request = v1::RemoveNodeRequest { reference: node.to_owned(), force: true };
-        NodesClient::new(self.any_channel().await).remove(request).await.unwrap();
+        let nodes = NodesClient::new(self.channel(through).await);
+        repeated_removal(|| async { nodes.clone().remove(request.clone()).await }).await.unwrap();
     }
 }
 
@@ -133,7 +141,9 @@ impl Rehearsal {
         let anonymous = host.channel(&self.group.roots, None).await;
         let version = Some(v1::AssignmentVersion { incarnation: 1, index: 1 });
         let request = v1::CheckNodeRequest { node_id: self.removed.identity().id().to_owned(), version };
-        let refused = SessionsClient::new(anonymous).check_node(request).await.unwrap_err();
+        let sessions = SessionsClient::new(anonymous);
+        let refused = repeated(|| async { sessions.clone().check_node(request.clone()).await }).await;
+        let refused = refused.unwrap_err();
         assert!(refused.message().contains("was removed"), "{refused:?}");
         agent
     }

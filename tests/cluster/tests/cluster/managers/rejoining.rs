@@ -7,7 +7,7 @@ use warren_store::raft::open::ReplicaTuning;
 use warren_store::raft::snapshot::SnapshotThresholds;
 use warren_testkit::wait::eventually_async;
 
-use super::group::{ManagerGroup, stale};
+use super::group::{ManagerGroup, repeated, stale};
 use crate::fixture::WAIT_DEADLINE;
 
 /// A snapshot after every few entries, and a short log after it.
@@ -87,7 +87,8 @@ async fn updated_address_of_stopped_manager_is_kept() {
     let address = format!("localhost:{}", group.hosts[away].address().port());
     let request =
         v1::UpdateManagerRequest { reference: name.clone(), address: address.clone(), ..Default::default() };
-    group.managers(leader).await.update(request).await.unwrap();
+    let managers = group.managers(leader).await;
+    repeated(|| async { managers.clone().update(request.clone()).await }).await.unwrap();
     // At the second start its own state already has the address.
     for round in 0..2 {
         group.hosts[away].start(false).await.unwrap();

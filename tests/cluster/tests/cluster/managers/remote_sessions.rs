@@ -21,7 +21,7 @@ use warren_proto::v1::worker_frame::Frame as Say;
 use warren_proto::{Problem, v1};
 use warren_testkit::wait::eventually_async;
 
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated};
 use crate::dial::until_accepted;
 use crate::exec::{STARTED, in_task};
 use crate::fixture::WAIT_DEADLINE;
@@ -59,7 +59,8 @@ impl RemoteWorkerGroup {
 
     async fn node_at(&self, number: usize) -> v1::Node {
         let request = v1::Reference { reference: "n1".into() };
-        NodesClient::new(self.group.channel(number).await).get(request).await.unwrap().into_inner()
+        let nodes = NodesClient::new(self.group.channel(number).await);
+        repeated(|| async { nodes.clone().get(request.clone()).await }).await.unwrap().into_inner()
     }
 }
 
@@ -70,7 +71,8 @@ async fn listed_background_tasks(channel: &Channel) -> v1::ListBackgroundTasksRe
 
 async fn logs(channel: Channel, follow: bool) -> Streaming<v1::LogEntry> {
     let request = v1::ReadLogsRequest { service: "web".into(), follow, ..Default::default() };
-    LogsClient::new(channel).read(request).await.unwrap().into_inner()
+    let client = LogsClient::new(channel);
+    repeated(|| async { client.clone().read(request.clone()).await }).await.unwrap().into_inner()
 }
 
 fn line(at_ns: u64) -> Frame {
@@ -239,7 +241,8 @@ async fn usage_and_checks_come_from_the_session_manager() {
         let reported = eventually_async(WAIT_DEADLINE, "all to answer", || async {
             let node = apart.node_at(number).await.usage.map(|usage| usage.cpu_milli);
             let request = v1::Reference { reference: task_id.clone() };
-            let task = TasksClient::new(channel.clone()).get(request).await.unwrap().into_inner();
+            let task = TasksClient::new(channel.clone()).get(request).await;
+            let task = task.map_err(|status| status.to_string())?.into_inner();
             let task = task.usage.map(|usage| usage.pids);
             let reported = listed_background_tasks(&channel).await;
             let all = (node, task) == (Some(7), Some(3)) && reported.silent.is_empty();
@@ -280,7 +283,8 @@ async fn watch_has_no_usage_events() {
         let channel = apart.group.channel(number).await;
         eventually_async(WAIT_DEADLINE, "the usage of the task", || async {
             let request = v1::Reference { reference: id.clone() };
-            let task = TasksClient::new(channel.clone()).get(request).await.unwrap().into_inner();
+            let task = TasksClient::new(channel.clone()).get(request).await;
+            let task = task.map_err(|status| status.to_string())?.into_inner();
             let pids = task.usage.map(|usage| usage.pids);
             if pids == Some(3) { Ok(()) } else { Err(format!("{pids:?}")) }
         })
@@ -320,8 +324,9 @@ async fn newest_session_wins_on_any_manager() {
     newer.sync().await;
     for number in 0..3 {
         let request = v1::Reference { reference: id.clone() };
-        let tasks = &mut TasksClient::new(apart.group.channel(number).await);
-        assert_eq!(tasks.get(request).await.unwrap().into_inner().state(), v1::TaskState::Running);
+        let tasks = TasksClient::new(apart.group.channel(number).await);
+        let shown = repeated(|| async { tasks.clone().get(request.clone()).await }).await;
+        assert_eq!(shown.unwrap().into_inner().state(), v1::TaskState::Running);
     }
 }
 
@@ -348,17 +353,16 @@ async fn every_manager_reports_node_removal() {
     let mut worker = apart.worker;
     worker.sync().await;
     let seen = worker.version;
-    let request = v1::RemoveNodeRequest { reference: "n1".into(), force: true };
-    let mut nodes = NodesClient::new(apart.group.channel(apart.others[1]).await);
-    nodes.remove(request).await.unwrap();
+    apart.group.remove_node_through(apart.others[1], "n1").await;
     assert_eq!(Problem::from(&worker.end().await).reason, "NODE_REMOVED");
     for host in &apart.group.hosts {
         until_accepted(host.address(), &apart.group.roots, &apart.node, false).await;
-        let mut anonymous = SessionsClient::new(host.channel(&apart.group.roots, None).await);
+        let anonymous = SessionsClient::new(host.channel(&apart.group.roots, None).await);
         for (version, expected) in [(seen, "NODE_REMOVED"), (None, "NODE_UNKNOWN")] {
             let node_id = apart.node.identity().id().to_owned();
-            let refused = anonymous.check_node(v1::CheckNodeRequest { node_id, version }).await.unwrap_err();
-            assert_eq!(Problem::from(&refused).reason, expected);
+            let request = v1::CheckNodeRequest { node_id, version };
+            let refused = repeated(|| async { anonymous.clone().check_node(request.clone()).await }).await;
+            assert_eq!(Problem::from(&refused.unwrap_err()).reason, expected);
         }
     }
 }

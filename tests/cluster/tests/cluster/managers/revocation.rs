@@ -12,7 +12,7 @@ use warren_security::{CertificateRequest, Credentials, PrivateKey};
 use warren_testkit::wait::eventually_async;
 use warren_types::Id;
 
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated, repeated_removal};
 use super::rehearsal::Rehearsal;
 use crate::dial::{accepts, assert_access_ended, until_accepted};
 use crate::fixture::WAIT_DEADLINE;
@@ -33,18 +33,25 @@ impl ManagerGroup {
             login_ttl_ms: 60_000,
             ttl_ms: 0,
         };
-        self.users().await.create(request).await.unwrap();
+        let users = self.users().await;
+        repeated(|| async { users.clone().create(request.clone()).await }).await.unwrap();
         let key = PrivateKey::generate().unwrap();
         let certificate_request = CertificateRequest::create(&key).unwrap();
         let request = v1::LoginRequest { token: token.reveal().to_string(), certificate_request };
-        let anonymous = self.hosts[0].channel(&self.roots, None).await;
-        let answer = UsersClient::new(anonymous).login(request).await.unwrap().into_inner();
-        Credentials::new(answer.certificate, key).unwrap()
+        let anonymous = UsersClient::new(self.hosts[0].channel(&self.roots, None).await);
+        let answer = repeated(|| async { anonymous.clone().login(request.clone()).await }).await;
+        Credentials::new(answer.unwrap().into_inner().certificate, key).unwrap()
     }
 
     async fn revoke(&self, credentials: &Credentials) {
-        let key = credentials.key().public_hash().unwrap().to_string();
-        self.users().await.revoke_key(v1::RevokeKeyRequest { key }).await.unwrap();
+        let request = v1::RevokeKeyRequest { key: credentials.key().public_hash().unwrap().to_string() };
+        let users = self.users().await;
+        repeated(|| async { users.clone().revoke_key(request.clone()).await }).await.unwrap();
+    }
+
+    async fn remove_user(&self, name: &str) {
+        let (users, request) = (self.users().await, v1::Reference { reference: name.to_owned() });
+        repeated_removal(|| async { users.clone().remove(request.clone()).await }).await.unwrap();
     }
 
     /// Removes a manager that runs, and waits until it has stopped.
@@ -113,7 +120,7 @@ async fn removed_and_revoked_certificates_fail_in_the_handshake() {
     group.handshakes(&[0, stays], &[], &[&refused[..], &accepted[..]].concat()).await;
 
     group.remove_node("removed").await;
-    group.users().await.remove(v1::Reference { reference: "bob".to_owned() }).await.unwrap();
+    group.remove_user("bob").await;
     group.revoke(&ann).await;
     group.revoke(&administrator).await;
     group.remove_running(gone).await;

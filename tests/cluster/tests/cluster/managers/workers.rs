@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use tonic::Status;
 use warren_proto::v1;
 use warren_proto::v1::nodes_client::NodesClient;
 use warren_proto::v1::tasks_client::TasksClient;
@@ -12,7 +13,7 @@ use warren_testkit::wait::eventually_async;
 use warren_types::NodeRole;
 use warren_worker::Worker;
 
-use super::group::ManagerGroup;
+use super::group::{ManagerGroup, repeated};
 use crate::agents::AgentMachine;
 use crate::fixture::{WAIT_DEADLINE, new_id, spec};
 use crate::joining::JoiningMachine;
@@ -23,7 +24,8 @@ impl ManagerGroup {
     pub async fn node(&self, name: &str) -> Credentials {
         let token = self.token(NodeRole::Worker).await;
         let foreign = self.any_running().channel(&self.roots, None).await;
-        JoiningMachine::new(name).join_over(foreign, &token).await.unwrap()
+        let joining = JoiningMachine::new(name);
+        repeated(|| joining.join_over(foreign.clone(), &token)).await.unwrap()
     }
 
     /// A session of this node at this manager, with this state of the agent.
@@ -43,14 +45,14 @@ impl ManagerGroup {
             spec: Some((&spec(name, replicas)).into()),
             ..Default::default()
         };
-        self.services(number).await.create(request).await.unwrap();
+        let services = self.services(number).await;
+        repeated(|| async { services.clone().create(request.clone()).await }).await.unwrap();
     }
 
-    async fn tasks(&self, number: usize) -> Result<Vec<v1::Task>, String> {
+    async fn tasks(&self, number: usize) -> Result<Vec<v1::Task>, Status> {
         let mut tasks = TasksClient::new(self.channel(number).await);
         let request = v1::ListTasksRequest { page_size: 1_000, current: true, ..Default::default() };
-        let listed = tasks.list(request).await.map_err(|status| status.to_string())?;
-        Ok(listed.into_inner().tasks)
+        Ok(tasks.list(request).await?.into_inner().tasks)
     }
 
     /// Waits until all tasks, as this manager shows them, are as `expected`, and there are that many.
@@ -62,7 +64,7 @@ impl ManagerGroup {
         expected: impl Fn(&v1::Task) -> bool,
     ) -> Vec<v1::Task> {
         eventually_async(WAIT_DEADLINE, what, || async {
-            let tasks = self.tasks(number).await?;
+            let tasks = self.tasks(number).await.map_err(|status| status.to_string())?;
             let all = tasks.len() == count && tasks.iter().all(&expected);
             if all { Ok(tasks) } else { Err(format!("{tasks:#?}")) }
         })
@@ -72,7 +74,9 @@ impl ManagerGroup {
     /// The name of the manager with the session of this node.
     pub async fn served_by(&self, number: usize, node: &str) -> String {
         let request = v1::Reference { reference: node.to_owned() };
-        NodesClient::new(self.channel(number).await).get(request).await.unwrap().into_inner().manager
+        let nodes = NodesClient::new(self.channel(number).await);
+        let shown = repeated(|| async { nodes.clone().get(request.clone()).await }).await;
+        shown.unwrap().into_inner().manager
     }
 }
 
@@ -120,7 +124,8 @@ async fn report_at_follower_reaches_every_manager() {
         // Without it, if the other manager does not answer within a second.
         eventually_async(WAIT_DEADLINE, "the progress", || async {
             let request = v1::Reference { reference: id.clone() };
-            let shown = TasksClient::new(group.channel(at).await).get(request).await.unwrap().into_inner();
+            let shown = TasksClient::new(group.channel(at).await).get(request).await;
+            let shown = shown.map_err(|status| status.to_string())?.into_inner();
             let is_shown = (shown.state(), shown.reason.as_str()) == (v1::TaskState::Starting, words);
             if is_shown { Ok(()) } else { Err(format!("at {at}: {shown:?}")) }
         })
@@ -128,7 +133,7 @@ async fn report_at_follower_reaches_every_manager() {
     }
     worker.run_all().await;
     for at in [leader, follower, other] {
-        assert!(group.tasks(at).await.unwrap().iter().all(runs), "at {at}");
+        assert!(repeated(|| group.tasks(at)).await.unwrap().iter().all(runs), "at {at}");
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::sync::mpsc;
-use tokio::time::interval;
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use warren_consensus::{ConfState, Message, MessageKind};
 use warren_core::{Command, CommandResponse, FEATURE_LEVEL};
@@ -40,6 +40,9 @@ const MAX_ATTEMPTS: usize = 20;
 #[derive(Clone, Default)]
 struct GroupNetwork(Arc<Mutex<NetworkState>>);
 
+/// What becomes of a snapshot that is sent to a member.
+type SnapshotDamage = Arc<dyn Fn(MemberId, Vec<u8>) -> Vec<u8> + Send + Sync>;
+
 #[derive(Default)]
 struct NetworkState {
     ends: BTreeMap<MemberId, (Store, SnapshotExchange)>,
@@ -48,7 +51,7 @@ struct NetworkState {
     /// Received snapshots.
     snapshots: usize,
     /// Modifies snapshots in transit.
-    damage: Option<fn(Vec<u8>) -> Vec<u8>>,
+    damage: Option<SnapshotDamage>,
 }
 
 impl GroupNetwork {
@@ -74,8 +77,12 @@ impl GroupNetwork {
     async fn deliver_snapshot(self, from: MemberId, message: Message) {
         let (to, meta) = (message.to, message.snapshot.clone().unwrap());
         let Some((sender, exchange)) = self.end(from, from) else { return };
-        let damage = self.0.lock().unwrap().damage.unwrap_or(|plain| plain);
-        let delivered = match (exchange.read(&meta).await.map(damage), self.end(from, to)) {
+        let damage = self.0.lock().unwrap().damage.clone();
+        let sent = exchange.read(&meta).await.map(|plain| match damage {
+            Some(damage) => damage(to, plain),
+            None => plain,
+        });
+        let delivered = match (sent, self.end(from, to)) {
             (Ok(plain), Some((_, there))) => there.receive(message, plain.into()).await.is_ok(),
             _ => false,
         };
@@ -262,6 +269,8 @@ impl GroupFixture {
     async fn wait_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let waiting = async {
             let mut poll = interval(Duration::from_millis(2));
+            // After a standstill two looks must not come at once.
+            poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while !holds(self) {
                 poll.tick().await;
             }

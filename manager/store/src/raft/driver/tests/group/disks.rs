@@ -43,8 +43,8 @@ async fn leader_with_full_disk_is_replaced() {
             }
             // A busy machine took longer than a write may take.
             Err(ProposeError::Indeterminate(_)) => 1,
-            // A busy machine elected another leader, so that the disk was full before this write.
-            Err(ProposeError::WriteStalled(_)) => 0,
+            // A busy machine elected another leader, so that the disk was full before this write, or none was known.
+            Err(ProposeError::WriteStalled(_) | ProposeError::NoLeader(_)) => 0,
             Err(error) => panic!("{error:?}"),
         };
         world.wait_until("it can write", |world| world.store(old).read().write_stall.is_none()).await;

@@ -130,17 +130,22 @@ impl Api {
         }
     }
 
-    /// The replies of the managers, and whether that manager works: it replies, or the leader hears from it, so that
-    /// one late reply is not taken for a manager that has stopped.
-    async fn activity(&self, state: &State, member: MemberId) -> (ManagerStatuses, bool) {
+    /// Whether a manager works: it replies, or the leader hears from it. It counts as stopped when two looks in a row
+    /// found neither: one reply may be late, and a new leader has not heard from all others yet.
+    async fn is_active(&self, state: &State, member: MemberId) -> Result<bool, Status> {
         let deadline = Instant::now() + LEADER_SETTLE_TIMEOUT;
+        let mut was_silent = false;
         loop {
             let statuses = self.manager_statuses(state).await;
-            let (replies, is_heard) = (statuses.is_reachable(member), statuses.is_heard_by_leader(member));
-            // The leader notices a moment later that it has stopped.
-            if replies || !is_heard || Instant::now() >= deadline {
-                return (statuses, replies || is_heard);
+            if statuses.is_reachable(member) {
+                return Ok(true);
             }
+            let is_heard = statuses.is_heard_by_leader(member);
+            let is_silent = is_heard == Some(false);
+            if (is_silent && was_silent) || Instant::now() >= deadline {
+                return is_heard.ok_or_else(leader_unknown);
+            }
+            was_silent = is_silent;
             sleep(POLL_INTERVAL).await;
         }
     }
@@ -323,9 +328,9 @@ impl managers_server::Managers for Api {
         let published = self.read_latest().await?;
         let known = published.state.find_member(&reference);
         let known = known.map_err(|missing| already_removed(&published.state, &reference, missing))?;
-        let (statuses, is_active) = self.activity(&published.state, known.member_id).await;
+        let statuses = self.manager_statuses(&published.state).await;
         if !known.removing {
-            if is_active && !force {
+            if !force && self.is_active(&published.state, known.member_id).await? {
                 let name = &known.name;
                 let message = format!(
                     "manager {name} is active and would stop at once; drain and stop it first, or repeat \

@@ -12,8 +12,8 @@ use warren_store::Store;
 /// Check interval.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Tells whether no leader was seen for longer than [`LEADER_TIMEOUT`]. One check alone does not decide: after a time in
-/// which this process did not run, the first one comes before the leader's next message. Cheap to clone.
+/// Tells whether no leader was seen for longer than [`LEADER_TIMEOUT`]. One check alone does not decide: after a time
+/// in which this process did not run, the first one comes before the leader's next message. Cheap to clone.
 #[derive(Clone)]
 pub struct LeaderWatch {
     /// Whether the last two checks found no leader. Every further one wakes the waiting tasks.

@@ -141,6 +141,12 @@ async fn follower_is_ready_while_leader_is_known() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), is_ready).await.unwrap();
+    let is_lost = async {
+        while world.telemetry.unready().await != ["manager: leader: no known leader"] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_lost).await.unwrap();
     world.publish(ReplicaRole { leader_id: None, ..follows }, None);
     assert_eq!(world.telemetry.unready().await, ["manager: leader: no known leader"]);
 }

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use warren_security::{JoinConnectError, JoinToken, Roots, connect_to_join};
@@ -44,14 +44,15 @@ const HANDSHAKE_PAUSES: [Duration; 3] =
 /// # Errors
 /// The manager cannot be reached, or is not of this cluster.
 pub async fn connect(address: &str, token: &JoinToken) -> Result<(Channel, Roots), CommandError> {
-    let mut pauses = HANDSHAKE_PAUSES.into_iter();
+    let (started, mut pauses) = (Instant::now(), HANDSHAKE_PAUSES.into_iter());
     let (secure, roots) = loop {
         let error = match connect_to_join(dial(address).await?, token.authority(), CONNECT_DEADLINE).await {
             Ok(connected) => break connected,
             Err(error) => error,
         };
         let was_closed = matches!(&error, JoinConnectError::Connect(error) if error.was_closed());
-        let pause = pauses.next().filter(|_| was_closed).ok_or_else(|| connection_refused(&error))?;
+        let may_repeat = was_closed && started.elapsed() < CONNECT_DEADLINE / 2;
+        let pause = pauses.next().filter(|_| may_repeat).ok_or_else(|| connection_refused(&error))?;
         sleep(pause).await;
     };
     let channel = channel_over(secure).await.map_err(|error| unreachable(address, error_chain(&error)))?;

@@ -22,12 +22,12 @@ use warren_types::{ManagerAddress, ManagerId, NodeId};
 use manager_list::ManagerList;
 
 /// Time limit of the TCP connection, and of the TLS handshake after it.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 3 });
 /// Time limit of the TCP connection with several managers: a lost machine must not keep a node from the
 /// others.
 const FAILOVER_CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 /// Time limit of the answer of a manager that refuses the certificate.
-const CHECK_DEADLINE: Duration = Duration::from_secs(5);
+const CHECK_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 5 });
 
 /// Connects to managers.
 pub(crate) trait ManagerDialer: Send + Sync {

@@ -155,10 +155,10 @@ impl ManagerStatuses {
         self.replies.contains_key(&member)
     }
 
-    /// Whether the leader replied, and hears from that manager.
-    pub fn is_heard_by_leader(&self, member: MemberId) -> bool {
+    /// Whether the leader hears from that manager; `None` if no leader replied.
+    pub fn is_heard_by_leader(&self, member: MemberId) -> Option<bool> {
         let is_heard = |peer: &v1::PeerStatus| peer.member_id == member && peer.active;
-        self.leader_status().is_some_and(|leader| leader.peers.iter().any(is_heard))
+        self.leader_status().map(|leader| leader.peers.iter().any(is_heard))
     }
 
     /// The leader with the newest term among the managers that report themselves as leader: its peer progress

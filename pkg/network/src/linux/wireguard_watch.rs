@@ -47,12 +47,10 @@ impl LinuxInner {
         let (inner, socket) = (Arc::downgrade(self), self.wireguard.socket.clone());
         *watch = Some(tokio::spawn(async move {
             let mut connected = UnixStream::connect(&socket).await;
-            loop {
-                if let Ok(stream) = &mut connected {
-                    // Nothing is asked, so nothing is answered: it returns at the end of the process.
-                    let _ = stream.read(&mut [0]).await;
-                    sleep(PAUSE).await;
-                }
+            while let Ok(mut stream) = connected {
+                // Nothing is asked, so nothing is answered: it returns at the end of the process.
+                let _ = stream.read(&mut [0]).await;
+                sleep(PAUSE).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let _alone = inner.pass_lock.write().await;
                 if !inner.wants_wireguard() {

@@ -335,6 +335,7 @@ fn a_node_leaves_no_process_behind() {
         // process again.
         let agent = if fresh {
             drop(agent);
+            only_process(node);
             linux_network(node.run.path())
         } else {
             agent

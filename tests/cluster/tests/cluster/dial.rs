@@ -10,7 +10,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Error};
 use tonic::{Code, Status};
 use warren_security::{
-    ConnectError, Credentials, ReloadableCertificate, Roots, client_config, connect, connect_accepted,
+    CaDigest, ConnectError, Credentials, JoinConnectError, ReloadableCertificate, Roots, client_config,
+    connect, connect_accepted, connect_to_join,
 };
 use warren_testkit::wait::eventually_async;
 
@@ -33,6 +34,15 @@ where
             outcome => return outcome,
         }
     }
+}
+
+/// The handshake of a machine that joins, repeated as others are.
+pub async fn join_handshake(address: SocketAddr, authority: CaDigest) -> Result<Roots, JoinConnectError> {
+    let attempt = async |stream| match connect_to_join(stream, authority, WAIT_DEADLINE).await {
+        Err(JoinConnectError::Connect(error)) => Err(error),
+        outcome => Ok(outcome.map(|(_, roots)| roots)),
+    };
+    handshake(address, attempt).await.unwrap_or_else(|error| Err(JoinConnectError::Connect(error)))
 }
 
 fn endpoint() -> Endpoint {

@@ -84,8 +84,10 @@ async fn full_disk_is_reported_and_recovered() {
         worker.has("a task", |tasks| tasks.len() == 1).await;
         let mut acknowledged = Vec::new();
         for round in 0..2 {
+            let alive = worker.keep_alive();
             world.disk().fill();
             let (made, problem) = fill_log(&client, &format!("{engine}-{round}")).await;
+            drop(alive);
             acknowledged.extend(made);
             assert_eq!((problem.code, problem.reason.as_str()), (Code::ResourceExhausted, "DISK_FULL"));
             let place = world.data_dir().join("manager").display().to_string();

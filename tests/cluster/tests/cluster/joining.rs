@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use warren_client::{JoinToken, NewToken, TokenOptions};
@@ -12,11 +11,11 @@ use warren_proto::v1::tokens_client::TokensClient;
 use warren_proto::{Problem, v1};
 use warren_security::{
     CertificateAuthority, CertificateRequest, Credentials, JoinConnectError, PrivateKey, Role,
-    connect_to_join,
 };
 use warren_testkit::wait::eventually_async;
 use warren_types::{Id, NodeDescription, NodeRole, TokenId};
 
+use crate::dial::join_handshake;
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, description};
 use crate::worker::ScriptedWorker;
 
@@ -145,12 +144,10 @@ async fn invalid_token_is_refused() {
     let foreign = JoinToken::generate(other.digest()).unwrap();
     assert_eq!(reason(JoiningMachine::new("n2").join(&world, &foreign).await), denied("CLUSTER_MISMATCH"));
     // An agent does not even send its request then.
-    let stream = TcpStream::connect(world.manager().address()).await.unwrap();
-    let refused = connect_to_join(stream, foreign.authority(), WAIT_DEADLINE).await.unwrap_err();
+    let refused = join_handshake(world.manager().address(), foreign.authority()).await.unwrap_err();
     assert!(matches!(refused, JoinConnectError::AnotherCluster { .. }), "{refused}");
     let good = token(&world, None, None).await.secret;
-    let stream = TcpStream::connect(world.manager().address()).await.unwrap();
-    connect_to_join(stream, good.authority(), WAIT_DEADLINE).await.unwrap();
+    join_handshake(world.manager().address(), good.authority()).await.unwrap();
     assert_eq!(
         reason(JoiningMachine::new("n1").join(&world, &good).await),
         (Code::AlreadyExists, "NODE_EXISTS".into()),

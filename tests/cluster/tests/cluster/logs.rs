@@ -10,10 +10,11 @@ use warren_proto::v1::logs_client::LogsClient;
 use warren_proto::v1::open_stream::Purpose;
 use warren_proto::v1::stream_frame::Frame;
 use warren_proto::{Problem, v1};
-use warren_types::Timestamp;
+use warren_types::{Availability, Timestamp};
 
 use crate::fixture::{CallerKind, ManagerFixture, WAIT_DEADLINE, new_id, spec};
 use crate::joining::joined;
+use crate::placement::available;
 use crate::worker::{ScriptedStream, ScriptedWorker};
 
 /// A batch is sent within this time, unless no client reads it.
@@ -274,13 +275,14 @@ async fn log_of_ended_task_is_read_from_its_node() {
     let mut worker = ScriptedWorker::dial(&world).await;
     running(&client, &mut [&mut worker], 1).await;
     let first = client.tasks().get("web.1").await.unwrap().id;
+    // So that the next task of the slot is placed nowhere, and only the ended one has a node.
+    available(&client, "n1", Availability::Pause).await;
     let ended = v1::TaskReport { removed: true, ..crate::worker::report(&first, v1::TaskState::Failed) };
     worker.report(vec![ended]).await;
     worker.has("no task of before", |tasks| !tasks.contains_key(&first)).await;
     let read = async |target| client.logs().read(target, LogOptions::default()).await;
     let previous = LogOptions { previous: true, ..LogOptions::default() };
     let part = |task: &str| LogTarget::ServiceTask { service: "web".into(), task: task.into() };
-    // Until the next task of the slot is placed, which is delayed, only the ended one has a node.
     for target in [web(), LogTarget::Task(first.clone()), part(&first), part("1"), part("web.1")] {
         let mut entries = read(target).await.unwrap();
         let (asked, _stream) = answer(&mut worker, vec![lines([10])]).await;

@@ -39,7 +39,7 @@ async fn labelled(client: &Client, node: &str, zone: &str) -> v1::Node {
     client.nodes().update(node, &NodeChange { label_add, ..NodeChange::default() }).await.unwrap()
 }
 
-async fn available(client: &Client, node: &str, availability: Availability) -> v1::Node {
+pub async fn available(client: &Client, node: &str, availability: Availability) -> v1::Node {
     let change = NodeChange { availability: Some(availability), ..NodeChange::default() };
     client.nodes().update(node, &change).await.unwrap()
 }

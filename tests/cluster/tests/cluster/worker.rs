@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use prost::Message;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -248,6 +249,23 @@ impl ScriptedWorker {
             tasks: Vec::new(),
         }))
         .await;
+    }
+
+    /// Sends heartbeats until it is dropped, for a test in which the session must last while it does something else.
+    pub fn keep_alive(&self) -> JoinSet<()> {
+        let frames = self.frames.clone();
+        let mut sending = JoinSet::new();
+        sending.spawn(async move {
+            let mut pace = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                pace.tick().await;
+                let heartbeat = Say::Heartbeat(v1::Heartbeat::default());
+                if frames.send(v1::WorkerFrame { frame: Some(heartbeat) }).await.is_err() {
+                    return;
+                }
+            }
+        });
+        sending
     }
 
     /// The node that it is the agent of.

@@ -120,6 +120,7 @@ fn checks_are_repeated_with_backoff() {
     assert_eq!(plan(&world, &[2]), (vec![], Some(5)), "as long as the leader takes them for running");
     world.advance_time(Duration::from_secs(5));
     assert_eq!(plan(&world, &[2]), (vec![], Some(1)));
+    assert_eq!(plan(&world, &[]), (vec![2], None));
     check(&mut world, 2, NodeCheckOutcome::Failed);
     for delay in [10, 20, 40, 80, 160, 300, 300] {
         assert_eq!(plan(&world, &[]), (vec![], Some(delay)));

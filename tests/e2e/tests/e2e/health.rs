@@ -105,7 +105,7 @@ const HTTP: [&str; 2] = ["--health-http", ":80/cgi-bin/answer"];
 /// The timeout of tasks that must stay healthy, on a loaded machine too.
 const PATIENT: &str = "10s";
 /// So many failures that a server which starts slowly listens before the last one.
-const MANY_RETRIES: [&str; 2] = ["--health-retries", "10"];
+const MANY_RETRIES: [&str; 2] = ["--health-retries", "25"];
 
 #[test]
 fn create_waits_for_a_passing_check() {
@@ -183,7 +183,7 @@ fn failed_server_is_replaced_without_client_errors() {
         shop.unhealthy("web", if keyword == "500" { "HTTP 500" } else { "no answer" });
     }
     // Killed: the worker restarts it by itself, and nothing is replaced.
-    shop.create_with_timeout("killed", PATIENT, &[HTTP, MANY_RETRIES].concat());
+    shop.create_with_timeout("killed", PATIENT, &[HTTP, ["--health-start-period", "60s"]].concat());
     let victim = world.wait_serving("killed", 1).remove(0);
     let pid = task_document::pids(&world.node)[&victim.id];
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();

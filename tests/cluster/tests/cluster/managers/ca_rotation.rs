@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Status;
 use warren_client::JoinToken;
@@ -11,14 +10,14 @@ use warren_proto::v1;
 use warren_proto::v1::users_client::UsersClient;
 use warren_security::{
     CaDigest, CertificateAuthority, CertificateRequest, Credentials, Identity, JoinConnectError, PrivateKey,
-    ReloadableCertificate, Role, Roots, client_config, connect, connect_to_join,
+    ReloadableCertificate, Role, Roots, client_config, connect,
 };
 use warren_testkit::wait::eventually_async;
 
 use super::group::{ManagerGroup, repeated};
 use super::rehearsal::Rehearsal;
 use crate::agents::AgentMachine;
-use crate::dial::handshake;
+use crate::dial::{handshake, join_handshake};
 use crate::fixture::WAIT_DEADLINE;
 
 impl ManagerGroup {
@@ -109,8 +108,7 @@ async fn thief_is_nobody(group: &ManagerGroup, stolen: &CertificateAuthority, to
         let mut secure = handshake(host.address(), attempt).await.unwrap();
         // A server that accepts it says something first.
         timeout(WAIT_DEADLINE, secure.read_u8()).await.expect("it is refused").unwrap_err();
-        let stream = TcpStream::connect(host.address()).await.unwrap();
-        let refused = connect_to_join(stream, token.authority(), WAIT_DEADLINE).await.unwrap_err();
+        let refused = join_handshake(host.address(), token.authority()).await.unwrap_err();
         assert!(matches!(refused, JoinConnectError::AnotherCluster { .. }), "{refused}");
         assert!(refused.to_string().contains("make a new token"), "{refused}");
     }

@@ -244,6 +244,7 @@ async fn workers_and_watches_leave_full_manager() {
     let version = worker.version;
     let mut cluster = ClusterClient::new(group.channel(FULL).await);
     let mut before = cluster.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+    let alive = worker.keep_alive();
     group.fill_disk("a").await;
 
     // A watch would be silent: it ends, and resumes at a manager that is up to date.
@@ -267,6 +268,7 @@ async fn workers_and_watches_leave_full_manager() {
 
     // Sessions end, none begins here, and the next manager serves the worker.
     let ended = worker.end().await;
+    drop(alive);
     assert_eq!(Problem::from(&ended).reason, "NO_LEADER", "{ended}");
     let channel = group.hosts[FULL].channel(&group.roots, Some(&node)).await;
     let refused = crate::worker::ScriptedWorker::connect(channel, version).await.end().await;

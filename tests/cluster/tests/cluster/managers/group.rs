@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use warren_client::JoinToken;
 use warren_manager::ManagerTuning;
-use warren_proto::v1;
 use warren_proto::v1::cluster_client::ClusterClient;
 use warren_proto::v1::managers_client::ManagersClient;
 use warren_proto::v1::services_client::ServicesClient;
 use warren_proto::v1::tokens_client::TokensClient;
+use warren_proto::{Problem, v1};
 use warren_security::{Credentials, Roots};
 use warren_testkit::wait::{WaitResult, eventually_async};
 use warren_types::{Id, NodeRole};
@@ -58,15 +58,22 @@ pub async fn repeated_removal<T, F>(call: impl Fn() -> F) -> Result<Option<T>, S
 where
     F: Future<Output = Result<T, Status>>,
 {
-    let attempts = AtomicUsize::new(0);
-    let attempt = || {
-        let is_repeated = attempts.fetch_add(1, Ordering::Relaxed) > 0;
-        let removal = call();
-        async move {
-            match removal.await {
-                Err(status) if is_repeated && status.code() == Code::NotFound => Ok(None),
-                removed => removed.map(Some),
+    let may_be_removed = AtomicBool::new(false);
+    let attempt = || async {
+        let removed = call().await;
+        let problem = removed.as_ref().err().map(Problem::from);
+        match problem {
+            Some(problem) if problem.code == Code::NotFound && may_be_removed.load(Ordering::Relaxed) => {
+                Ok(None)
             }
+            Some(problem) => {
+                // Other reasons say that nothing was done.
+                if ["", "UNCONFIRMED"].contains(&problem.reason.as_str()) {
+                    may_be_removed.store(true, Ordering::Relaxed);
+                }
+                removed.map(Some)
+            }
+            None => removed.map(Some),
         }
     };
     repeated(attempt).await

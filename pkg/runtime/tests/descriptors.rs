@@ -8,10 +8,9 @@
 mod world;
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
-use tokio::time::timeout;
 use warren_runtime::{ExecSpec, Runtime};
 
 use crate::world::{RuntimeFixture, count_processes, end, eventually, run, sleeper};
@@ -19,6 +18,20 @@ use crate::world::{RuntimeFixture, count_processes, end, eventually, run, sleepe
 fn command(words: &[&str]) -> ExecSpec {
     let command = words.iter().map(|&word| word.to_owned()).collect();
     ExecSpec { command, ..ExecSpec::default() }
+}
+
+/// Drops the future after this time, more exactly than timers do.
+async fn abandon_after<T>(time: Duration, started: impl Future<Output = T>) {
+    let begin = Instant::now();
+    let passed = async {
+        while begin.elapsed() < time {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = passed => {}
+        _ = started => {}
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,13 +59,15 @@ async fn exec_leaves_no_open_file() {
     for _ in 0..50 {
         echo().await;
     }
-    let sleep = command(&["sleep", "7777"]);
-    let runs = || count_processes(b"sleep\x007777") > 0;
+    // Of no other run of this test.
+    let seconds = (7_000_000 + std::process::id()).to_string();
+    let sleep = command(&["sleep", &seconds]);
+    let runs = || count_processes(format!("sleep\0{seconds}\0").as_bytes()) > 0;
     let seen = world.runtime.exec(&holds.id, &sleep).await.unwrap();
     eventually("the program runs", || async { runs() }).await;
     drop(seen);
-    for millis in 0..10 {
-        drop(timeout(Duration::from_millis(millis), world.runtime.exec(&holds.id, &sleep)).await);
+    for step in 0..300 {
+        abandon_after(Duration::from_micros(30 * step), world.runtime.exec(&holds.id, &sleep)).await;
     }
     eventually("no file stays open", || async { descriptors() <= open }).await;
     eventually("no program stays", || async { !runs() }).await;

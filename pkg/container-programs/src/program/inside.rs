@@ -10,6 +10,7 @@ use std::io::{Error, Read, Result, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::cgroups::ContainerCgroups;
 use crate::child::{ExecChild, checked, is_child, owned};
@@ -36,6 +37,9 @@ const F_GET_SEALS: c_int = 1034;
 const ALL_SEALS: c_int = 0xf;
 const CLOSE_RANGE_CLOEXEC: c_uint = 4;
 const CLONE_PARENT: c_ulong = 0x8000;
+const CLONE_PARENT_SETTID: c_ulong = 0x0010_0000;
+const PROT_READ_WRITE: c_int = 3;
+const MAP_SHARED_ANONYMOUS: c_int = 0x21;
 const KEYCTL_JOIN_SESSION_KEYRING: c_long = 1;
 const O_CLOEXEC: c_int = 0o2_000_000;
 const O_NOCTTY: c_int = 0o400;
@@ -128,6 +132,14 @@ unsafe extern "C" {
         environment: *const *const c_char,
     ) -> c_int;
     fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
+    fn mmap(
+        address: *mut c_void,
+        length: usize,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: i64,
+    ) -> *mut c_void;
 }
 
 /// Whether nobody can change the file of this program.
@@ -180,7 +192,7 @@ const STEPS: [&str; 13] = [
 ];
 const CHDIR: u8 = 1;
 const EXEC: u8 = 8;
-/// Sent instead of a stage, with the pid of the program's process.
+/// Sent instead of a stage when the program's process was created.
 const CREATED: u8 = u8::MAX;
 
 /// Starts the program of `plan` in the cgroups and namespaces of `container`. Returns after its exec; `None`: it was
@@ -188,7 +200,8 @@ const CREATED: u8 = u8::MAX;
 ///
 /// A process in the PID namespace can be traced by a container with CAP_SYS_PTRACE, whether it is dumpable or not. So
 /// a first child, which stays outside of that namespace, takes on the user, the privileges and the filters of the
-/// container, and closes all files. It then creates the process of the program, as a child of this one.
+/// container, and closes all files. It then creates the process of the program, as a child of this one. The kernel
+/// notes its pid in memory that both share, so that it is known also if the first child is killed right after that.
 pub fn spawn(
     plan: &ExecPlan,
     cgroups: &ContainerCgroups,
@@ -201,16 +214,20 @@ pub fn spawn(
     checked(unsafe { pipe2(ends.as_mut_ptr(), O_CLOEXEC) })
         .map_err(|error| other(format!("pipe: {error}")))?;
     let (mut read, write) = (File::from(owned(ends[0])), File::from(owned(ends[1])));
+    let created = shared_pid().map_err(|error| other(format!("mmap: {error}")))?;
     // SAFETY: it takes nothing.
     let parent = unsafe { getpid() };
     let first = cgroups.fork().map_err(other)?;
     if first == 0 {
-        let created =
-            apply_plan(plan, container, input.as_ref(), &write).and_then(|()| create_process(parent));
-        report(&write, created.map(|pid| if pid == 0 { exec_in_container(plan, &write) } else { pid }));
+        let applied = apply_plan(plan, container, input.as_ref(), &write);
+        let pid = applied.and_then(|()| create_process(parent, created));
+        if let Ok(0) = pid {
+            exec_in_container(plan, &write);
+        }
+        report(&write, pid.map(drop));
     }
     drop((write, input));
-    let (mut created, mut failure, mut is_abandoned) = (None, None, false);
+    let (mut failure, mut is_abandoned) = (None, false);
     let mut message = [0; 5];
     // One from each child.
     for _ in 0..2 {
@@ -225,14 +242,14 @@ pub fn spawn(
         }
         let [step, number @ ..] = message;
         let number = i32::from_le_bytes(number);
-        match step {
-            // A container that traces the second child could send any number.
-            CREATED => created = (number != first && is_child(number)).then_some(number),
-            step => failure = Some((step, number)),
+        if step != CREATED {
+            failure = Some((step, number));
         }
     }
     ExecChild::new(first).kill();
-    let child = created.map(ExecChild::new);
+    let pid = created.load(Ordering::Relaxed);
+    // A container that traces the second child could write any number.
+    let child = (pid != first && is_child(pid)).then(|| ExecChild::new(pid));
     if is_abandoned {
         child.iter().for_each(ExecChild::kill);
         return Ok(None);
@@ -256,10 +273,24 @@ pub fn spawn(
     })
 }
 
-/// Sends the pid of the created process, or why there is none, and exits.
-fn report(mut status: &File, created: std::result::Result<c_int, ExecStartError>) -> ! {
+/// Memory that this process shares with its children: 0, and then the pid of the program's process.
+fn shared_pid() -> Result<&'static AtomicI32> {
+    // SAFETY: the kernel chooses the place.
+    let page = unsafe {
+        mmap(std::ptr::null_mut(), size_of::<AtomicI32>(), PROT_READ_WRITE, MAP_SHARED_ANONYMOUS, -1, 0)
+    };
+    // Failure is the address -1.
+    if page.addr() == usize::MAX {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: it is zero, aligned, and never unmapped.
+    Ok(unsafe { &*page.cast::<AtomicI32>() })
+}
+
+/// Says that the process was created, or why it was not, and exits.
+fn report(mut status: &File, created: std::result::Result<(), ExecStartError>) -> ! {
     let (word, number) = match created {
-        Ok(pid) => (CREATED, pid),
+        Ok(()) => (CREATED, 0),
         Err(ExecStartError { step, errno }) => (step, errno),
     };
     let mut message = [word; 5];
@@ -395,15 +426,19 @@ fn open_null_input() -> Result<()> {
     Ok(())
 }
 
-/// Creates a process in the PID namespace, as a child of `parent`, the parent of this process. Returns 0 in it.
-fn create_process(parent: c_int) -> std::result::Result<c_int, ExecStartError> {
-    // SAFETY: this process has one thread, so the child is not restricted; without a stack it continues here.
+/// Creates a process in the PID namespace, as a child of `parent`, the parent of this process, and notes its pid in
+/// `created`. Returns 0 in it.
+fn create_process(parent: c_int, created: &AtomicI32) -> std::result::Result<c_int, ExecStartError> {
+    // The kernel does not note it in memory that it must map first, if this process is being killed.
+    created.store(0, Ordering::Relaxed);
+    // SAFETY: this process has one thread, so the child is not restricted; without a stack it continues here. The
+    // kernel writes one number to the place of the third argument.
     unsafe {
         if getppid() != parent {
             return Err(ExecStartError { step: 11, errno: ESRCH });
         }
-        let flags = CLONE_PARENT | SIGCHLD as c_ulong;
-        step_result(11, checked(syscall(number::CLONE, flags, NONE, NONE, NONE, NONE)))
+        let flags = CLONE_PARENT | CLONE_PARENT_SETTID | SIGCHLD as c_ulong;
+        step_result(11, checked(syscall(number::CLONE, flags, NONE, created.as_ptr(), NONE, NONE)))
     }
 }
 

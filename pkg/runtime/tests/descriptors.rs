@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
 use warren_runtime::{ExecSpec, Runtime};
+use warren_testkit::soak;
 
 use crate::world::{RuntimeFixture, count_processes, end, eventually, run, sleeper};
 
@@ -66,8 +67,8 @@ async fn exec_leaves_no_open_file() {
     let seen = world.runtime.exec(&holds.id, &sleep).await.unwrap();
     eventually("the program runs", || async { runs() }).await;
     drop(seen);
-    for step in 0..300 {
-        abandon_after(Duration::from_micros(30 * step), world.runtime.exec(&holds.id, &sleep)).await;
+    for micros in (0..300).map(|step| 30 * step).cycle().take(soak::count(300, 10_000)) {
+        abandon_after(Duration::from_micros(micros), world.runtime.exec(&holds.id, &sleep)).await;
     }
     eventually("no file stays open", || async { descriptors() <= open }).await;
     eventually("no program stays", || async { !runs() }).await;

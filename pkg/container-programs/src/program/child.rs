@@ -89,11 +89,11 @@ impl ExecChild {
 
     /// Kills and reaps it and its process group.
     pub fn kill(&self) {
-        // SAFETY: they take numbers only. The child was not reaped, so the number is not reused; it may not lead its
-        // group yet.
+        // SAFETY: they take numbers only. The child was not reaped, so the number is not reused. Once it is killed it
+        // creates no process that its group, which it may not lead yet, would not have.
         unsafe {
-            kill(-self.pid, SIGKILL);
             kill(self.pid, SIGKILL);
+            kill(-self.pid, SIGKILL);
         }
         reap(self.pid);
     }

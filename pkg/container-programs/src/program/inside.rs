@@ -192,8 +192,8 @@ const STEPS: [&str; 13] = [
 ];
 const CHDIR: u8 = 1;
 const EXEC: u8 = 8;
-/// Sent instead of a stage when the program's process was created.
-const CREATED: u8 = u8::MAX;
+/// Sent instead of a stage by the program's process, before it executes the program.
+const READY: u8 = u8::MAX;
 
 /// Starts the program of `plan` in the cgroups and namespaces of `container`. Returns after its exec; `None`: it was
 /// killed, because the parent closed the socket.
@@ -221,15 +221,17 @@ pub fn spawn(
     if first == 0 {
         let applied = apply_plan(plan, container, input.as_ref(), &write);
         let pid = applied.and_then(|()| create_process(parent, created));
-        if let Ok(0) = pid {
-            exec_in_container(plan, &write);
+        match pid {
+            Ok(0) => exec_in_container(plan, &write),
+            // SAFETY: exits the child without running exit handlers of the parent.
+            Ok(_) => unsafe { _exit(0) },
+            Err(error) => report(&write, &error),
         }
-        report(&write, pid.map(drop));
     }
     drop((write, input));
     let (mut failure, mut is_abandoned) = (None, false);
     let mut message = [0; 5];
-    // One from each child.
+    // That the process is ready, and an error.
     for _ in 0..2 {
         let mut ready = [false; 2];
         while ready == [false; 2] {
@@ -242,7 +244,7 @@ pub fn spawn(
         }
         let [step, number @ ..] = message;
         let number = i32::from_le_bytes(number);
-        if step != CREATED {
+        if step != READY {
             failure = Some((step, number));
         }
     }
@@ -287,15 +289,15 @@ fn shared_pid() -> Result<&'static AtomicI32> {
     Ok(unsafe { &*page.cast::<AtomicI32>() })
 }
 
-/// Says that the process was created, or why it was not, and exits.
-fn report(mut status: &File, created: std::result::Result<(), ExecStartError>) -> ! {
-    let (word, number) = match created {
-        Ok(()) => (CREATED, 0),
-        Err(ExecStartError { step, errno }) => (step, errno),
-    };
+fn send(mut status: &File, word: u8, number: i32) -> Result<()> {
     let mut message = [word; 5];
     message[1..].copy_from_slice(&number.to_le_bytes());
-    let _ = status.write_all(&message);
+    status.write_all(&message)
+}
+
+/// Says why the program cannot be executed, and exits.
+fn report(status: &File, error: &ExecStartError) -> ! {
+    let _ = send(status, error.step, error.errno);
     // SAFETY: exits the child without running exit handlers of the parent.
     unsafe { _exit(125) };
 }
@@ -328,6 +330,8 @@ fn apply_plan(
     // SAFETY: they take numbers of files that are open, and numbers.
     step_result(0, unsafe {
         umask(0o022);
+        // The program's process begins in this one's process group, and could signal `warren-exec` in its own.
+        setsid();
         // What the agent ignores, as SIGHUP under nohup, would be ignored by the program. Two cannot be changed.
         for number in 1..=LAST_SIGNAL {
             signal(number, SIG_DFL);
@@ -449,7 +453,9 @@ fn exec_in_container(plan: &ExecPlan, status: &File) -> ! {
         setsid();
         checked(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, NONE, NONE, NONE))
     });
-    report(status, Err(prepared.map_or_else(|error| error, |_| exec_program(plan))))
+    // If `warren-exec` ended before that, nobody reads this, and SIGPIPE ends this process as well.
+    let prepared = prepared.and_then(|_| step_result(0, send(status, READY, 0)));
+    report(status, &prepared.map_or_else(|error| error, |()| exec_program(plan)))
 }
 
 /// Drops all other capabilities from the bounding set.

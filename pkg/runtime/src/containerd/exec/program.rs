@@ -216,7 +216,11 @@ impl ExecHandle for Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if self.exit.peek().is_some() {
+        if let Some(code) = self.exit.peek() {
+            // What a killed `warren-exec` leaves.
+            if code.is_none() {
+                self.shared.signal_session(&self.id, self.pid, Signal::KILL);
+            }
             return;
         }
         self.shared.signal_session(&self.id, self.pid, Signal::HUP);

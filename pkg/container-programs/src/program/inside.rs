@@ -229,7 +229,7 @@ pub fn spawn(
         }
     }
     drop((write, input));
-    let (mut failure, mut is_abandoned) = (None, false);
+    let (mut is_ready, mut failure, mut is_abandoned) = (false, None, false);
     let mut message = [0; 5];
     // That the process is ready, and an error.
     for _ in 0..2 {
@@ -244,22 +244,25 @@ pub fn spawn(
         }
         let [step, number @ ..] = message;
         let number = i32::from_le_bytes(number);
-        if step != READY {
-            failure = Some((step, number));
+        match step {
+            READY => is_ready = true,
+            step => failure = Some((step, number)),
         }
     }
     ExecChild::new(first).kill();
     let pid = created.load(Ordering::Relaxed);
     // A container that traces the second child could write any number.
     let child = (pid != first && is_child(pid)).then(|| ExecChild::new(pid));
+    if !is_abandoned && is_ready && failure.is_none() {
+        return child.map(Some).ok_or_else(|| other("its process was not created".to_owned()));
+    }
+    child.iter().for_each(ExecChild::kill);
     if is_abandoned {
-        child.iter().for_each(ExecChild::kill);
         return Ok(None);
     }
     let Some((step, errno)) = failure else {
-        return child.map(Some).ok_or_else(|| other("its process was not created".to_owned()));
+        return Err(other("its process ended before it executed the program".to_owned()));
     };
-    child.iter().for_each(ExecChild::kill);
     let error = Error::from_raw_os_error(errno);
     Err(match step {
         CHDIR => (ExecFailure::Directory, error.to_string()),
@@ -450,8 +453,8 @@ fn create_process(parent: c_int, created: &AtomicI32) -> std::result::Result<c_i
 fn exec_in_container(plan: &ExecPlan, status: &File) -> ! {
     // SAFETY: they take numbers only.
     let prepared = step_result(0, unsafe {
-        setsid();
-        checked(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, NONE, NONE, NONE))
+        // It must not stay in the group of the first child, which is killed.
+        checked(setsid()).and_then(|_| checked(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, NONE, NONE, NONE)))
     });
     // If `warren-exec` ended before that, nobody reads this, and SIGPIPE ends this process as well.
     let prepared = prepared.and_then(|_| step_result(0, send(status, READY, 0)));

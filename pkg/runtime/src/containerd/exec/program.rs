@@ -1,6 +1,7 @@
 //! Runs programs without a terminal in containers with `warren-exec`, at a tenth of the cost of the OCI runtime's exec.
 //!
-//! Its socket controls the program, which ends when the socket is closed: also when this process is killed.
+//! Its socket controls the program, which ends when the socket is closed: also when this process is killed. If
+//! `warren-exec` is killed, the kernel and this process end the program.
 
 use std::io::{PipeReader, PipeWriter, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -194,8 +195,11 @@ fn refused(id: &ContainerId, spec: &ExecSpec, failure: ExecFailure, reason: Stri
 #[async_trait]
 impl ExecHandle for Program {
     async fn wait(&self) -> Result<u32> {
-        let missing = || Error::NotFound { id: self.id.to_string(), what: "process" };
-        self.exit.clone().await.ok_or_else(missing)
+        if let Some(code) = self.exit.clone().await {
+            return Ok(code);
+        }
+        self.shared.signal_session(&self.id, self.pid, Signal::KILL);
+        Err(Error::NotFound { id: self.id.to_string(), what: "process" })
     }
 
     /// It ended with its pipe.

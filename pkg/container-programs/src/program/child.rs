@@ -24,7 +24,7 @@ unsafe extern "C" {
     fn kill(pid: c_int, signal: c_int) -> c_int;
 }
 
-/// A child that was not reaped. That of the program leads a session.
+/// A child that was not reaped. It leads a session, or will.
 pub struct ExecChild {
     pid: c_int,
 }

@@ -212,18 +212,18 @@ pub fn containerd_of(node: &LabNode) -> Pid {
 }
 
 /// The log of a node since a moment: the file has the output of all its runs.
-pub struct NewLog {
+pub struct LogSince {
     path: PathBuf,
     earlier: usize,
 }
 
-impl NewLog {
+impl LogSince {
     /// What `node` writes from now on.
     #[track_caller]
-    pub fn of(node: &LabNode) -> NewLog {
+    pub fn of(node: &LabNode) -> LogSince {
         let path = node.scratch().join("node.log");
         let earlier = std::fs::read(&path).unwrap().len();
-        NewLog { path, earlier }
+        LogSince { path, earlier }
     }
 
     /// Its text so far.

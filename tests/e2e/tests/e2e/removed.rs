@@ -8,7 +8,7 @@ use warren_testkit::node::{LabNode, NodeOptions};
 use warren_testkit::wait::eventually;
 
 use crate::e2e::cluster::WorkerCluster;
-use crate::e2e::fixture::{BOX, NewLog, SOON, box_archive};
+use crate::e2e::fixture::{BOX, LogSince, SOON, box_archive};
 use crate::e2e::node_cleanup::assert_nothing_is_left;
 use crate::e2e::task_document;
 
@@ -160,7 +160,7 @@ fn worker_keeps_tasks_without_managers() {
     cluster.ok("node rm w2 --force");
     // After a restart it still gets no answer.
     alone.kill();
-    let log = NewLog::of(&alone);
+    let log = LogSince::of(&alone);
     alone.run_again();
     eventually(SOON, "a try that fails", || {
         let output = log.text();

@@ -13,7 +13,7 @@ use warren_testkit::wait::eventually;
 use warren_testkit::{cleanup, tool};
 
 use crate::e2e::cluster::WorkerCluster;
-use crate::e2e::fixture::{BOX, NewLog, NodeFixture, SOON};
+use crate::e2e::fixture::{BOX, LogSince, NodeFixture, SOON};
 use crate::e2e::task_document;
 
 const USAGE: i32 = 2;
@@ -391,7 +391,7 @@ fn task_with_secret_restarts_without_manager_until_reboot() {
     for point in of_contents {
         tool::run("umount", ["--lazy", point]);
     }
-    let log = NewLog::of(worker);
+    let log = LogSince::of(worker);
     worker.run_again();
     eventually(SOON, "the reason of the waiting task", || {
         let text = log.text();
